@@ -1,0 +1,5 @@
+"""How a block is computed: the choice of path and the paths."""
+
+from positionwise.kernels.choice import Block, Path, choose
+
+__all__ = ["Block", "Path", "choose"]
