@@ -94,9 +94,7 @@ class FeedForward(nn.Module):
         return cls(**spec.options())
 
     @classmethod
-    def variant(
-        cls, name: str, d_model: int, d_ff: int, match_parameters: bool = False, **options: Any
-    ) -> FeedForward:
+    def variant(cls, name: str, d_model: int, d_ff: int, match_parameters: bool = False, **options: Any) -> FeedForward:
         """The block of a variant by its name in the literature; see `positionwise.variants.variant`."""
         return cls.from_spec(variant(name, d_model, d_ff, match_parameters, **options))
 
