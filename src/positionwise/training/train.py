@@ -1,0 +1,166 @@
+"""A training from files to a finished run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+from transformers.utils import logging as transformers_logging
+
+from positionwise.errors import RunError
+from positionwise.training.batches import Examples
+from positionwise.training.data import Pair, references, split_by_source
+from positionwise.training.memory import keep_freed_memory
+from positionwise.training.options import TrainOptions
+from positionwise.training.run import Run
+from positionwise.training.scoring import Scores, score
+from positionwise.training.tokenizer import encode, train_tokenizer
+from positionwise.training.trainer import Progress, TranslationTrainer
+from positionwise.training.translate import translate
+from positionwise.transformer import TransformerForTranslation
+
+
+class Stopped(Exception):
+    """A training that a signal ended; its checkpoint is saved."""
+
+
+class Listener:
+    """What a training tells while it goes on; this one listens in silence."""
+
+    def note(self, text: str) -> None:
+        """A line about the data, the model or an event."""
+
+    def progress(self, progress: Progress) -> None:
+        """Where the training stands, every few steps."""
+
+
+def start(pairs: Sequence[Pair], out: Path, options: TrainOptions, listener: Listener | None = None) -> Run:
+    """Train on pairs into a new folder.
+
+    Args:
+        pairs: all of them; some are held out by source sentence and written into the folder.
+        out: the new folder.
+        options: sizes, schedule and budget.
+        listener: told what happens.
+
+    Raises:
+        RunError: when the folder is taken.
+        DataError: when too few sources are left to learn from.
+        Stopped: when a signal ended it early; the folder can be resumed.
+    """
+    split = split_by_source(pairs, options.validation, options.held_out, options.seed)
+    return start_split(split.train, split.validation, split.test, out, options, listener)
+
+
+def start_split(
+    train: Sequence[Pair],
+    validation: Sequence[Pair],
+    test: Sequence[Pair],
+    out: Path,
+    options: TrainOptions,
+    listener: Listener | None = None,
+) -> Run:
+    """Train on pairs that are split already; see `start`."""
+    run = Run.create(out, options.to_dict())
+    run.save_pairs("validation", list(validation))
+    run.save_pairs("test", list(test))
+    run.record["data"] = {"pairs": len(train), "sha256": fingerprint(train)}
+    run.save_record()
+    run.save_tokenizer(train_tokenizer((text for pair in train for text in pair), options.vocab_size))
+    return _fit(run, train, options, None, listener or Listener())
+
+
+def resume(train: Sequence[Pair], out: Path, listener: Listener | None = None) -> Run:
+    """Continue a training from its last checkpoint, with its own options.
+
+    Args:
+        train: all pairs as `start` got them, or the training part of them.
+        out: the folder.
+        listener: told what happens.
+
+    Raises:
+        RunError: when the folder is not a run, has ended, has no checkpoint, or was trained on other pairs.
+    """
+    run = Run.open(out)
+    options = TrainOptions(**run.record["options"])
+    checkpoint = run.checkpoint()
+    if checkpoint is None:
+        raise RunError(f"expected a checkpoint in {out}; got none")
+    if run.record["results"]:
+        raise RunError(f"expected a training that has not ended; got {out}, which has its results")
+    if fingerprint(train) != run.record["data"]["sha256"]:
+        train = split_by_source(train, options.validation, options.held_out, options.seed).train
+    if fingerprint(train) != run.record["data"]["sha256"]:
+        raise RunError(f"expected the pairs that {out} was trained on; got others")
+    return _fit(run, train, options, checkpoint, listener or Listener())
+
+
+def fingerprint(pairs: Sequence[Pair]) -> str:
+    """A digest of pairs in their order."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update(f"{pair.source}\t{pair.target}\n".encode())
+    return digest.hexdigest()
+
+
+def _fit(run: Run, train: Sequence[Pair], options: TrainOptions, checkpoint: Path | None, listener: Listener) -> Run:
+    keep_freed_memory()
+    transformers_logging.disable_progress_bar()
+    set_seed(options.seed)
+    tokenizer = run.tokenizer()
+    examples = _examples(tokenizer, train, options.max_length, listener)
+    model = TransformerForTranslation(options.model_config(tokenizer.get_vocab_size()))
+    listener.note(f"{len(examples):,} pairs to learn from, {model.num_parameters():,} parameters")
+    watched = references(run.pairs("validation"))
+
+    def validate(model: TransformerForTranslation) -> dict[str, float]:
+        scores = score_model(model, tokenizer, watched)
+        return {"validation_bleu": scores.bleu, "validation_chrf": scores.chrf}
+
+    trainer = TranslationTrainer(model, examples, options, run, validate, listener.progress)
+    trainer.start(checkpoint)
+    if trainer.watcher.stopped_by:
+        raise Stopped(f"stopped by {trainer.watcher.stopped_by} after {trainer.state.global_step:,} steps")
+    run.save_model(model)
+    return _judge(run, model, tokenizer, trainer, listener)
+
+
+def _examples(tokenizer: Any, pairs: Sequence[Pair], max_length: int, listener: Listener) -> Examples:
+    sources, targets = (encode(tokenizer, [pair[side] for pair in pairs]) for side in (0, 1))
+    kept = [i for i in range(len(pairs)) if max(len(sources[i]), len(targets[i])) <= max_length]
+    if len(kept) < len(pairs):
+        listener.note(f"{len(pairs) - len(kept):,} pairs longer than {max_length} pieces of words are not learned from")
+    return Examples([sources[i] for i in kept], [targets[i] for i in kept])
+
+
+def _judge(
+    run: Run, model: TransformerForTranslation, tokenizer: Any, trainer: TranslationTrainer, listener: Listener
+) -> Run:
+    scores = score_model(model, tokenizer, references(run.pairs("test")))
+    run.record["results"] = {
+        "steps": trainer.state.global_step,
+        "seconds": round(trainer.budget.seconds, 1),
+        "tokens": trainer.tokens,
+        "test": scores.to_dict(),
+    }
+    run.save_record()
+    run.keep_only("")
+    listener.note(f"held-out: {scores}")
+    return run
+
+
+def score_model(
+    model: TransformerForTranslation,
+    tokenizer: Any,
+    held_out: dict[str, list[str]],
+    *,
+    beams: int = 1,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Scores:
+    """Translate held-out sources and score them against their references."""
+    model.eval()
+    translations = translate(model, tokenizer, list(held_out), beams=beams, progress=progress)
+    return score(translations, list(held_out.values()))

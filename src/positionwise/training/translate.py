@@ -1,0 +1,71 @@
+"""Translating sentences with a trained run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from positionwise.errors import DataError
+from positionwise.training.batches import cut, pad
+from positionwise.training.tokenizer import decode, encode
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from positionwise.transformer import TransformerForTranslation
+
+BATCH_TOKENS = 3_000
+"""Source ids in a batch, beams counted: large enough to keep two cores busy, small enough for their caches."""
+
+
+def translate(
+    model: TransformerForTranslation,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    *,
+    beams: int = 1,
+    progress: Callable[[int], object] = lambda done: None,
+) -> list[str]:
+    """Translate sentences, in their order.
+
+    Args:
+        model: a trained model.
+        tokenizer: its tokenizer.
+        sentences: of the source language; an empty one is translated by an empty one.
+        beams: 1 for greedy search, more for beam search.
+        progress: told how many sentences are done after each batch.
+
+    Raises:
+        DataError: for a sentence of more ids than the model has positions.
+    """
+    rows = [ids if sentence.strip() else [] for sentence, ids in zip(sentences, encode(tokenizer, list(sentences)))]
+    limit = model.config.max_positions
+    for number, row in enumerate(rows, 1):
+        if len(row) > limit:
+            raise DataError(f"line {number}: expected at most {limit:,} pieces of words; got {len(row):,}")
+    out = [""] * len(rows)
+    done = sum(not row for row in rows)
+    for batch in _batches(rows, BATCH_TOKENS // beams):
+        texts = _translate_batch(model, tokenizer, [rows[i] for i in batch], beams)
+        for i, text in zip(batch, texts, strict=True):
+            out[i] = text
+        done += len(batch)
+        progress(done)
+    return out
+
+
+def _batches(rows: Sequence[list[int]], tokens: int) -> Iterator[list[int]]:
+    order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
+    return cut(order, [(len(row), len(row)) for row in rows], tokens)
+
+
+@torch.inference_mode()
+def _translate_batch(
+    model: TransformerForTranslation, tokenizer: Tokenizer, rows: list[list[int]], beams: int
+) -> list[str]:
+    ids = pad(rows).to(model.device)
+    longest = min(2 * ids.shape[1] + 10, model.config.max_positions - 1)
+    written = model.generate(ids, num_beams=beams, max_new_tokens=longest, do_sample=False)
+    return decode(tokenizer, written.tolist())
