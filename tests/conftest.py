@@ -14,3 +14,25 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def saved_bytes():
+    """Measures the bytes that autograd keeps of ``ffn(x)``."""
+
+    def measure(ffn, x):
+        """Bytes that autograd keeps for backward: distinct storages, parameters left out."""
+        own = {p.untyped_storage().data_ptr() for p in ffn.parameters()}
+        kept = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                kept[storage.data_ptr()] = storage  # held, so that its address is not given to another
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            ffn(x)
+        return sum(storage.nbytes() for storage in kept.values())
+
+    return measure

@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import ACTIVATIONS, VARIANTS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from positionwise import FeedForward, FFNSpec
 from positionwise.errors import PositionwiseError, SpecError
 from positionwise.variants import variant
+from reference import ACTIVATIONS, VARIANTS
 
 SEPARABLE = {"kernel_size": (3, 1), "second_kernel_size": (31, 1)}  # tensor2tensor's sepconv layer
 KERNELS = [{"kernel_size": 3}, {"second_kernel_size": 5}, {"kernel_size": 3, "second_kernel_size": 31}, SEPARABLE,
@@ -96,32 +96,16 @@ def test_flops_are_those_pytorch_counts(name, options):
     assert ffn.spec.flops(2 * 9 * 3) == counter.get_total_flops()
 
 
-def saved_bytes(ffn, x):
-    """Bytes that autograd keeps for backward: distinct storages, parameters left out."""
-    own = {p.untyped_storage().data_ptr() for p in ffn.parameters()}
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage  # held, so that its address is not given to another
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        ffn(x)
-    return sum(storage.nbytes() for storage in kept.values())
-
-
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", [None, torch.float64, torch.bfloat16], ids=str)
-def test_bytes_saved_for_backward_are_those_autograd_keeps(name, dropout, dtype):
+def test_bytes_saved_for_backward_are_those_autograd_keeps(saved_bytes, name, dropout, dtype):
     ffn = FeedForward.variant(name, 16, 24, dropout=dropout, dtype=dtype)
     assert ffn.spec.saved_for_backward(14) == saved_bytes(ffn, torch.randn(2, 7, 16, dtype=dtype))
 
 
 @pytest.mark.parametrize("name", UNGATED_AND_GATED)
-def test_dropout_of_everything_keeps_no_mask(name):
+def test_dropout_of_everything_keeps_no_mask(saved_bytes, name):
     ffn = FeedForward.variant(name, 16, 24, dropout=1.0)
     scalar = 8  # PyTorch multiplies by one zero, which it may keep
     assert abs(ffn.spec.saved_for_backward(14) - saved_bytes(ffn, torch.randn(2, 7, 16))) <= scalar
@@ -130,13 +114,14 @@ def test_dropout_of_everything_keeps_no_mask(name):
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # asked of the block in test_functional
 @pytest.mark.parametrize("name", UNGATED_AND_GATED)
 @pytest.mark.parametrize("options", [*KERNELS, {"kernel_size": 4}, {"second_kernel_size": 2}], ids=str)
-def test_bytes_saved_by_wide_kernels_are_those_autograd_keeps(name, options):
+def test_bytes_saved_by_wide_kernels_are_those_autograd_keeps(saved_bytes, name, options):
     ffn = FeedForward.variant(name, 16, 24, **options)
     assert ffn.spec.saved_for_backward(54) == saved_bytes(ffn, torch.randn(2, 9, 3, 16))
 
 
 @pytest.mark.parametrize(
-    "options", [{"activation": torch.sin}, {"kernel_size": 3, "padding": "left"}, {"kernel_size": 3, "padding": "valid"}]
+    "options",
+    [{"activation": torch.sin}, {"kernel_size": 3, "padding": "left"}, {"kernel_size": 3, "padding": "valid"}],
 )
 def test_bytes_that_the_tokens_alone_do_not_tell_are_refused(options):
     with pytest.raises(SpecError, match="expected"):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import VARIANTS as PUBLISHED
 
 from positionwise import FeedForward, FFNSpec
 from positionwise.errors import SpecError
 from positionwise.variants import VARIANTS, llama_width, variant
+from reference import VARIANTS as PUBLISHED
 
 GATED = sorted(name for name, (_, gated) in PUBLISHED.items() if gated)
 PLAIN = sorted(set(PUBLISHED) - set(GATED))

@@ -126,7 +126,8 @@ def _json_pairs(path: Path, lines: Sequence[str], languages: tuple[str, str] | N
             languages = languages or tuple(entry)[:2]
             source, target = (entry[language] for language in languages)
         except (ValueError, KeyError, TypeError, RecursionError):
-            form = '{{"translation": {{{0}}}}}'.format(", ".join(f'"{key}": "…"' for key in languages or ("en", "es")))
+            keys = ", ".join(f'"{key}": "…"' for key in languages or ("en", "es"))
+            form = '{"translation": {' + keys + "}}"
             raise DataError(f"{where}: expected {form}; got {line[:60]!r}") from None
         if not isinstance(source, str) or not isinstance(target, str):
             raise DataError(f"{where}: expected two strings; got {source!r} and {target!r}"[:300])

@@ -146,10 +146,11 @@ class Run:
             hint = " (training has not ended: train --resume continues it)" if self.checkpoint() else ""
             raise RunError(f"expected a model in {self.path}; got no model.safetensors{hint}")
         try:
-            model, info = TransformerForTranslation.from_pretrained(self.path, output_loading_info=True)
+            loaded: Any = TransformerForTranslation.from_pretrained(self.path, output_loading_info=True)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise RunError(f"expected a model in {self.path}; got {str(error).splitlines()[0]}") from None
-        if wrong := {key: names for key, names in info.items() if names}:
+        model: TransformerForTranslation = loaded[0]
+        if wrong := {key: names for key, names in loaded[1].items() if names}:
             raise RunError(f"expected the tensors of config.json in {self.path}; got {wrong}"[:300])
         return model.eval()
 

@@ -39,12 +39,13 @@ def score(translations: Sequence[str], references: Sequence[Sequence[str]]) -> S
 
     Source: Post 2018, arXiv 1804.08771 (sacreBLEU); chrF: Popović 2015.
     """
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     bleu, chrf = BLEU(), CHRF()
     first = [[refs[0] for refs in references]]
     most = max((len(refs) for refs in references), default=1)
-    every = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+    every: list[Any] = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
     single = bleu.corpus_score(translations, first)
     signature = str(bleu.get_signature())
     exact = sum(text in refs for text, refs in zip(translations, references, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from positionwise.errors import RunError
 from positionwise.training.batches import Examples
-from positionwise.training.data import Pair, references, split_by_source
+from positionwise.training.data import Pair, Split, references, split_by_source
 from positionwise.training.memory import keep_freed_memory
 from positionwise.training.options import TrainOptions
 from positionwise.training.run import Run
@@ -37,7 +38,13 @@ class Listener:
         """Where the training stands, every few steps."""
 
 
-def start(pairs: Sequence[Pair], out: Path, options: TrainOptions, listener: Listener | None = None) -> Run:
+def start(
+    pairs: Sequence[Pair],
+    out: Path,
+    options: TrainOptions,
+    listener: Listener | None = None,
+    origin: dict[str, Any] | None = None,
+) -> Run:
     """Train on pairs into a new folder.
 
     Args:
@@ -45,6 +52,7 @@ def start(pairs: Sequence[Pair], out: Path, options: TrainOptions, listener: Lis
         out: the new folder.
         options: sizes, schedule and budget.
         listener: told what happens.
+        origin: where the pairs come from, kept in ``run.json``.
 
     Raises:
         RunError: when the folder is taken.
@@ -52,47 +60,46 @@ def start(pairs: Sequence[Pair], out: Path, options: TrainOptions, listener: Lis
         Stopped: when a signal ended it early; the folder can be resumed.
     """
     split = split_by_source(pairs, options.validation, options.held_out, options.seed)
-    return start_split(split.train, split.validation, split.test, out, options, listener)
+    return start_split(split, out, options, listener, origin)
 
 
 def start_split(
-    train: Sequence[Pair],
-    validation: Sequence[Pair],
-    test: Sequence[Pair],
+    split: Split,
     out: Path,
     options: TrainOptions,
     listener: Listener | None = None,
+    origin: dict[str, Any] | None = None,
 ) -> Run:
     """Train on pairs that are split already; see `start`."""
     run = Run.create(out, options.to_dict())
-    run.save_pairs("validation", list(validation))
-    run.save_pairs("test", list(test))
-    run.record["data"] = {"pairs": len(train), "sha256": fingerprint(train)}
+    run.save_pairs("validation", split.validation)
+    run.save_pairs("test", split.test)
+    run.record["data"] = {**(origin or {}), "pairs": len(split.train), "sha256": fingerprint(split.train)}
     run.save_record()
-    run.save_tokenizer(train_tokenizer((text for pair in train for text in pair), options.vocab_size))
-    return _fit(run, train, options, None, listener or Listener())
+    run.save_tokenizer(train_tokenizer((text for pair in split.train for text in pair), options.vocab_size))
+    return _fit(run, split.train, options, None, listener or Listener())
 
 
-def resume(train: Sequence[Pair], out: Path, listener: Listener | None = None) -> Run:
+def resume(pairs: Sequence[Pair], out: Path, listener: Listener | None = None, **budget: Any) -> Run:
     """Continue a training from its last checkpoint, with its own options.
 
     Args:
-        train: all pairs as `start` got them, or the training part of them.
+        pairs: all pairs, as `start` got them.
         out: the folder.
         listener: told what happens.
+        **budget: ``minutes`` or ``max_steps``, instead of the run's own.
 
     Raises:
         RunError: when the folder is not a run, has ended, has no checkpoint, or was trained on other pairs.
     """
     run = Run.open(out)
-    options = TrainOptions(**run.record["options"])
+    options = replace(TrainOptions(**run.record["options"]), **budget)
     checkpoint = run.checkpoint()
-    if checkpoint is None:
-        raise RunError(f"expected a checkpoint in {out}; got none")
     if run.record["results"]:
         raise RunError(f"expected a training that has not ended; got {out}, which has its results")
-    if fingerprint(train) != run.record["data"]["sha256"]:
-        train = split_by_source(train, options.validation, options.held_out, options.seed).train
+    if checkpoint is None:
+        raise RunError(f"expected a checkpoint in {out}; got none")
+    train = split_by_source(pairs, options.validation, options.held_out, options.seed).train
     if fingerprint(train) != run.record["data"]["sha256"]:
         raise RunError(f"expected the pairs that {out} was trained on; got others")
     return _fit(run, train, options, checkpoint, listener or Listener())

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -66,7 +66,7 @@ class TranslationTrainer(Trainer):
         report: Callable[[Progress], object],
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
-        from transformers.integrations import TensorBoardCallback
+        from transformers.integrations.integration_utils import TensorBoardCallback
 
         self.options = options
         self.run_folder = run
@@ -94,13 +94,14 @@ class TranslationTrainer(Trainer):
             return self.budget.rate(step, self.options.warmup)
 
         if self.lr_scheduler is None:
-            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, rate)
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or cast(Any, self.optimizer), rate)
         return self.lr_scheduler
 
     def evaluate(self, *unused: Any, **options: Any) -> dict[str, float]:
         """Score the validation sentences by translating them."""
-        scores = self.validate(self.model)
+        scores = self.validate(cast(TransformerForTranslation, self.model))
         self.log(scores)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:

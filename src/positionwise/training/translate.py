@@ -40,7 +40,8 @@ def translate(
     Raises:
         DataError: for a sentence of more ids than the model has positions.
     """
-    rows = [ids if sentence.strip() else [] for sentence, ids in zip(sentences, encode(tokenizer, list(sentences)))]
+    encoded = encode(tokenizer, list(sentences))
+    rows = [ids if sentence.strip() else [] for sentence, ids in zip(sentences, encoded, strict=True)]
     limit = model.config.max_positions
     for number, row in enumerate(rows, 1):
         if len(row) > limit:

@@ -14,6 +14,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from positionwise.feedforward import FeedForward
 from positionwise.transformer.attention import MultiHeadAttention, additive_mask, causal_mask
 from positionwise.transformer.config import TransformerConfig
+from positionwise.transformer.dropout import Dropout
 
 
 class FeedForwardBlock(nn.Module):
@@ -26,7 +27,7 @@ class FeedForwardBlock(nn.Module):
         super().__init__()
         self.feed_forward = FeedForward.from_spec(config.feed_forward_spec())
         self.feed_forward_norm = layer_norm(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.norm_first = config.norm_first
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from positionwise.feedforward import FeedForward
 from positionwise.functional import glorot_uniform_
 from positionwise.transformer.attention import additive_mask
 from positionwise.transformer.config import TransformerConfig
+from positionwise.transformer.dropout import Dropout
 from positionwise.transformer.embedding import Positions, embed
 from positionwise.transformer.layers import DecoderLayer, EncoderLayer, decoder_mask, layer_norm
 
@@ -86,10 +87,10 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         self.target_positions = Positions(config)
         if config.target_spaces:
             self.target_space_embedding = nn.Embedding(config.target_spaces, config.d_model)
-        self.embedding_dropout = nn.Dropout(config.embedding_dropout)
+        self.embedding_dropout = Dropout(config.embedding_dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.output_dropout = nn.Dropout(config.output_dropout)
+        self.output_dropout = Dropout(config.output_dropout)
         if not config.tie_word_embeddings:
             self.output = nn.Linear(config.d_model, config.target_size, bias=config.output_bias)
         self.post_init()

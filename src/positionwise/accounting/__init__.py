@@ -1,0 +1,6 @@
+"""Exact ledgers of parameters, FLOPs and bytes; no forward pass is needed."""
+
+from positionwise.accounting.count import account
+from positionwise.accounting.ledger import Account, FeedForwardAccount, Group
+
+__all__ = ["Account", "FeedForwardAccount", "Group", "account"]

@@ -1,0 +1,192 @@
+"""``account``: one entry for everything that can be counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from positionwise.accounting.enumeration import (
+    feed_forward_groups,
+    packed_sizes,
+    parameter_sizes,
+    tied_names,
+)
+from positionwise.accounting.ledger import Account, FeedForwardAccount, Group
+from positionwise.errors import AccountError, MissingGroupError, SpecError
+from positionwise.feedforward import FeedForward
+from positionwise.spec import Component, FFNSpec
+
+if TYPE_CHECKING:
+    from positionwise.transformer import TransformerConfig
+
+CONVENTION = "FLOPs: a multiply-add counts as two; products only, without biases, norms, softmax and activations."
+
+
+def account(
+    target: Any, *, vocab_size: int | None = None, batch: int | None = None, sequence: int | None = None
+) -> Account:
+    """Count a model's parameters exactly, and its feed-forward networks among them.
+
+    Args:
+        target: an `FFNSpec`; a module; a `TransformerConfig`; or the name of a preset.
+        vocab_size: of a preset, instead of its own.
+        batch: sequences, and
+        sequence: positions of each, to give FLOPs and bytes as well.
+
+    Returns:
+        The account: ``.total``, ``.feed_forward.total``, ``.to_dict()``; it prints as a table.
+
+    Raises:
+        AccountError: for a target that cannot be counted, or when the count from the configuration and the count of
+            the parameters differ; the message names the rows.
+    """
+    tokens = _tokens(batch, sequence)
+    if vocab_size is not None and not isinstance(target, str):
+        raise AccountError(f"expected vocab_size with a preset only; got it with {type(target).__name__}")
+    if isinstance(target, str):
+        return _preset(target, vocab_size, batch, sequence)
+    if isinstance(target, FFNSpec):
+        block = FeedForward.from_spec(replace(target, device="meta"))
+        return _module(block, _spec_name(target), tokens)
+    if _is_config(target):
+        return _configuration(target, type(target).__name__, batch, sequence)
+    if isinstance(target, nn.Module):
+        return _module(target, type(target).__name__, tokens)
+    raise AccountError(f"expected a spec, a module, a configuration or a preset's name; got {type(target).__name__}")
+
+
+def _tokens(batch: int | None, sequence: int | None) -> int | None:
+    if (batch is None) != (sequence is None):
+        raise AccountError(f"expected both batch and sequence or neither; got {batch} and {sequence}")
+    if batch is None or sequence is None:
+        return None
+    if batch < 1 or sequence < 1:
+        raise AccountError(f"expected batch and sequence of at least 1; got {batch} and {sequence}")
+    return batch * sequence
+
+
+def _spec_name(spec: FFNSpec) -> str:
+    return f"FeedForward({spec.d_model}, {spec.d_ff})"
+
+
+def _is_config(target: Any) -> bool:
+    if type(target).__module__.partition(".")[0] != "positionwise":
+        return False
+    from positionwise.transformer import TransformerConfig
+
+    return isinstance(target, TransformerConfig)
+
+
+def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int | None) -> Account:
+    try:
+        from positionwise.transformer import preset
+    except ModuleNotFoundError as error:
+        raise MissingGroupError(f"a preset needs {error.name}: pip install 'positionwise[models]'") from None
+    try:
+        config = preset(name, vocab_size)
+    except SpecError as error:
+        raise AccountError(str(error)) from None
+    return _configuration(config, name, batch, sequence)
+
+
+def _configuration(config: TransformerConfig, name: str, batch: int | None, sequence: int | None) -> Account:
+    """The configuration's closed form, held against the parameters of the model built on the meta device."""
+    from positionwise.accounting import transformers
+    from positionwise.transformer import TransformerForTranslation
+
+    with torch.device("meta"):
+        model = TransformerForTranslation(config)
+    counted: dict[str, int] = defaultdict(int)
+    for parameter, _, size in parameter_sizes(model):
+        counted[transformers.place(parameter, config)] += size
+    rows = transformers.closed_form(config)
+    compare({row.name: row.parameters for row in rows}, counted)
+    tokens = _tokens(batch, sequence)
+    groups = [_with_costs(group, tokens, spec_of(model, group)) for group in
+              feed_forward_groups(model, transformers.POSITIONS)]  # fmt: skip
+    notes = ["The output map is the target's embedding, counted once."] if config.tie_word_embeddings else []
+    flops = None
+    if batch is not None and sequence is not None:
+        flops = transformers.forward_flops(config, batch, sequence)
+        notes.append(CONVENTION)
+    return _account(name, rows, groups, model, notes, flops)
+
+
+def _module(module: nn.Module, name: str, tokens: int | None) -> Account:
+    """A module's parameters, its feed-forward networks each held against their closed form."""
+    groups = [_with_costs(group, tokens, spec_of(module, group)) for group in feed_forward_groups(module)]
+    inside = _inside_blocks(module)
+    rest: dict[str, int] = defaultdict(int)
+    for path, _, size in parameter_sizes(module):
+        if path not in inside:
+            rest[path] += size
+    for path, size in packed_sizes(module):
+        rest[path] += size
+    rows = [
+        row if group.instances == 1 and len(groups) == 1 else replace(row, name=f"{group.path}: {row.name}",
+                calculation=f"{group.instances} × ({row.calculation})", parameters=group.instances * row.parameters)
+        for group in groups for row in group.components
+    ]  # fmt: skip
+    rows += [Component(path, "", size) for path, size in rest.items()]
+    closed = sum(group.total for group in groups)
+    enumerated = sum(inside.values())
+    compare({"feed-forward networks": closed}, {"feed-forward networks": enumerated})
+    notes = [] if tokens is None else [CONVENTION]
+    return _account(name, rows, groups, module, notes, None)
+
+
+def _inside_blocks(module: nn.Module) -> dict[str, int]:
+    """The parameters of every feed-forward block, each once, by its first name in the module."""
+    owned = {
+        id(parameter) for part in module.modules() if isinstance(part, FeedForward) for parameter in part.parameters()
+    }
+    return {name: size for name, parameter, size in parameter_sizes(module) if id(parameter) in owned}
+
+
+def spec_of(module: nn.Module, group: Group) -> FFNSpec:
+    """The spec of a group's blocks."""
+    specs = (part.spec for part in module.modules() if isinstance(part, FeedForward))
+    return next(spec for spec in specs if spec.components == group.components)
+
+
+def _with_costs(group: Group, tokens: int | None, spec: FFNSpec) -> Group:
+    if tokens is None:
+        return group
+    try:
+        saved = group.applications * spec.saved_for_backward(tokens)
+    except SpecError:
+        saved = None
+    return replace(group, flops=group.applications * spec.flops(tokens), saved_for_backward=saved)
+
+
+def _account(
+    name: str, rows: list[Component], groups: list[Group], module: nn.Module, notes: list[str], flops: int | None
+) -> Account:
+    total = sum(row.parameters for row in rows)
+    part = sum(group.total for group in groups)
+    return Account(
+        name=name,
+        feed_forward=FeedForwardAccount(tuple(groups), part / total if total else 0.0),
+        components=tuple(rows),
+        frozen=sum(size for _, parameter, size in parameter_sizes(module) if not parameter.requires_grad),
+        buffers=sum(buffer.numel() for buffer in module.buffers()),
+        tied=tied_names(module),
+        flops=flops,
+        notes=tuple(notes),
+    )
+
+
+def compare(closed: dict[str, int], counted: dict[str, int]) -> None:
+    """Hold two counts against each other, row by row.
+
+    Raises:
+        AccountError: naming every row that differs.
+    """
+    differing = [name for name in {**closed, **counted} if closed.get(name, 0) != counted.get(name, 0)]
+    if differing:
+        rows = "; ".join(f"{name}: {closed.get(name, 0):,} and {counted.get(name, 0):,}" for name in differing)
+        raise AccountError(f"expected the closed form and the parameters to agree; got {rows}")

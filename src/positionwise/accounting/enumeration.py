@@ -1,0 +1,108 @@
+"""Counting what a module really holds: every parameter once, packed storage by what it stands for."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from positionwise.accounting.ledger import Axes, Group, Signal, Source
+from positionwise.feedforward import FeedForward
+
+
+def parameter_sizes(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, int]]:
+    """Every stored parameter once, under its first name, with the count of numbers that it stands for."""
+    owners = dict(module.named_modules(remove_duplicate=False))
+    for name, parameter in module.named_parameters():
+        path, _, leaf = name.rpartition(".")
+        yield name, parameter, logical_size(owners[path], leaf, parameter)
+
+
+def logical_size(owner: nn.Module, leaf: str, parameter: nn.Parameter) -> int:
+    """The numbers a parameter stands for: a weight packed into fewer integers counts as the map that it is."""
+    shape = (getattr(owner, "in_features", None), getattr(owner, "out_features", None))
+    if (
+        leaf == "weight"
+        and not parameter.is_floating_point()
+        and isinstance(shape[0], int)
+        and isinstance(shape[1], int)
+    ):
+        return shape[0] * shape[1]
+    return parameter.numel()
+
+
+def packed_sizes(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """Linear maps that hold no parameter at all, such as PyTorch's dynamically quantised ones."""
+    for name, part in module.named_modules():
+        features = getattr(part, "in_features", None), getattr(part, "out_features", None)
+        weight = getattr(part, "weight", None)
+        if isinstance(features[0], int) and isinstance(features[1], int) and callable(weight):
+            bias = part.bias() if callable(part.bias) else part.bias
+            yield name, features[0] * features[1] + (0 if bias is None else bias.numel())
+
+
+def tied_names(module: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Groups of names that stand for one stored parameter."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
+    return tuple(tuple(group) for group in names.values() if len(group) > 1)
+
+
+def feed_forward_groups(module: nn.Module, positions: Mapping[str, Axes] | None = None) -> list[Group]:
+    """The `FeedForward` blocks of a module, those of one size and one place in their layers together.
+
+    Args:
+        module: anything that holds blocks, or a block itself.
+        positions: the axes before d_model by the first part of the path; (…) without it.
+    """
+    places: dict[tuple[str, Any], list[tuple[str, FeedForward]]] = defaultdict(list)
+    for path, part in module.named_modules(remove_duplicate=False):
+        if isinstance(part, FeedForward):
+            pattern = re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", path)
+            places[pattern, _shape(part)].append((path, part))
+    return [_group(pattern, blocks, positions or {}) for (pattern, _), blocks in places.items()]
+
+
+def _shape(block: FeedForward) -> tuple[Any, ...]:
+    spec = block.spec
+    return (spec.components, block.activation if isinstance(block.activation, nn.Module) else block.activation.name)
+
+
+def _group(path: str, blocks: list[tuple[str, FeedForward]], positions: Mapping[str, Axes]) -> Group:
+    spec = blocks[0][1].spec
+    axes = positions.get(path.partition(".")[0], (("…", "positions"),))
+    activation = blocks[0][1].activation
+    return Group(
+        path=path or type(blocks[0][1]).__name__,
+        instances=len({id(block) for _, block in blocks}),
+        applications=len(blocks),
+        d_model=spec.d_model,
+        d_ff=spec.d_ff,
+        activation=getattr(activation, "name", type(activation).__name__),
+        gated=spec.is_gated,
+        gate_half=None,
+        layout="nn.Linear (out, in)",
+        input=Signal("x", (*axes, (f"{spec.d_model}", "d_model"))),
+        output=Signal(
+            "Δ" if path else "y", (*axes, (f"{spec.output_width}", "d_model" if spec.d_out is None else "d_out"))
+        ),
+        components=spec.components,
+        equation=spec.equation,
+        source=source_of(FeedForward),
+    )
+
+
+def source_of(thing: Any) -> Source:
+    """Where a class or function of an installed package is defined."""
+    package = thing.__module__.partition(".")[0]
+    lines, first = inspect.getsourcelines(thing)
+    file = Path(inspect.getfile(thing)).as_posix()
+    relative = file[file.rindex(f"/{package}/") + 1 :]
+    return Source(package, version(package), None, relative, (first, first + len(lines) - 1))

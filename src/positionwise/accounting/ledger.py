@@ -1,0 +1,194 @@
+"""What an account holds, as data, as a dictionary and as a plain table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from positionwise.spec import Component
+
+Axes = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A tensor's symbol and its axes, each a size or letter with its meaning."""
+
+    symbol: str
+    axes: Axes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The signal as JSON would hold it."""
+        return {"symbol": self.symbol, "axes": [list(axis) for axis in self.axes]}
+
+    def __str__(self) -> str:
+        return f"{self.symbol} [{', '.join(f'{size} {name}' for size, name in self.axes)}]"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the code of a block stands."""
+
+    package: str
+    version: str
+    revision: str | None
+    file: str
+    lines: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Feed-forward networks of one kind: equal in every size, independent in storage."""
+
+    path: str
+    instances: int
+    applications: int
+    d_model: int
+    d_ff: int
+    activation: str
+    gated: bool
+    gate_half: str | None
+    layout: str
+    input: Signal
+    output: Signal
+    components: tuple[Component, ...]
+    equation: str
+    source: Source
+    flops: int | None = None
+    """Of one forward pass of all applications, where batch and sequence are given."""
+    saved_for_backward: int | None = None
+    """Bytes in training of all applications, where batch and sequence are given."""
+
+    @property
+    def per_instance(self) -> int:
+        """Parameters of one network."""
+        return sum(part.parameters for part in self.components)
+
+    @property
+    def total(self) -> int:
+        """Parameters of all of them."""
+        return self.per_instance * self.instances
+
+    def to_dict(self) -> dict[str, Any]:
+        """The group as JSON would hold it."""
+        entry = {
+            "path": self.path, "instances": self.instances, "applications": self.applications,
+            "d_model": self.d_model, "d_ff": self.d_ff, "activation": self.activation, "gated": self.gated,
+            "gate_half": self.gate_half, "layout": self.layout, "input": self.input.to_dict(),
+            "output": self.output.to_dict(), "components": [part.to_dict() for part in self.components],
+            "per_instance": self.per_instance, "total": self.total, "equation": self.equation,
+            "source": {**asdict(self.source), "lines": list(self.source.lines)},
+        }  # fmt: skip
+        costs = {"flops": self.flops, "saved_for_backward": self.saved_for_backward}
+        return entry | {name: cost for name, cost in costs.items() if cost is not None}
+
+
+@dataclass(frozen=True)
+class FeedForwardAccount:
+    """The feed-forward networks' part of a model."""
+
+    groups: tuple[Group, ...]
+    share: float
+    """Of all parameters, from 0 to 1."""
+
+    @property
+    def total(self) -> int:
+        """Parameters of every feed-forward network."""
+        return sum(group.total for group in self.groups)
+
+    @property
+    def instances(self) -> int:
+        """How many networks have parameters of their own."""
+        return sum(group.instances for group in self.groups)
+
+    @property
+    def applications(self) -> int:
+        """How many times one is applied in a forward pass."""
+        return sum(group.applications for group in self.groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The part as JSON would hold it."""
+        return {
+            "total": self.total, "share": round(self.share, 4), "instances": self.instances,
+            "applications": self.applications, "groups": [group.to_dict() for group in self.groups],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Account:
+    """A model's parameters, every one of them in exactly one component."""
+
+    name: str
+    feed_forward: FeedForwardAccount
+    components: tuple[Component, ...]
+    frozen: int = 0
+    buffers: int = 0
+    tied: tuple[tuple[str, ...], ...] = ()
+    """Names under which one stored parameter stands more than once; it is counted once."""
+    active: int | None = None
+    """Parameters that one token meets, for a mixture of experts."""
+    flops: int | None = None
+    """Of one forward pass, where batch and sequence are given; a multiply-add counts as two."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def total(self) -> int:
+        """All parameters, tied ones once, frozen ones too."""
+        return sum(part.parameters for part in self.components)
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that training changes."""
+        return self.total - self.frozen
+
+    def to_dict(self) -> dict[str, Any]:
+        """The account as JSON would hold it."""
+        entry = {
+            "name": self.name, "total": self.total, "trainable": self.trainable, "active": self.active,
+            "tied": [list(names) for names in self.tied], "buffers": self.buffers,
+            "feed_forward": self.feed_forward.to_dict(),
+            "components": [part.to_dict() for part in self.components], "notes": list(self.notes),
+        }  # fmt: skip
+        return entry if self.flops is None else entry | {"flops": self.flops}
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.name, *(_group_text(group) for group in self.feed_forward.groups), self._model_text()])
+
+    def _model_text(self) -> str:
+        rows = [(part.name, part.calculation, f"{part.parameters:,}") for part in self.components]
+        return "\n".join([_columns([*rows, *self.totals()]), *self.notes])
+
+    def totals(self) -> list[tuple[str, str, str]]:
+        """The closing rows of the table."""
+        part = self.feed_forward
+        rows = [("Total", "", f"{self.total:,}")]
+        if self.frozen:
+            rows += [("of which frozen", "", f"{self.frozen:,}")]
+        if self.buffers:
+            rows += [("Buffers, not parameters", "", f"{self.buffers:,}")]
+        rows += [("Feed-forward networks", f"{100 * part.share:.2f} % of the total", f"{part.total:,}")]
+        if self.flops is not None:
+            rows += [("FLOPs, forward", "a multiply-add counts as two", f"{self.flops:,}")]
+        return rows
+
+
+def group_rows(group: Group) -> list[tuple[str, str, str]]:
+    """A group's table: components, then one network, then all of them."""
+    rows = [(part.name, part.calculation, f"{part.parameters:,}") for part in group.components]
+    rows.append(("Per-instance total", "", f"{group.per_instance:,}"))
+    if group.instances > 1:
+        calculation = f"{group.per_instance:,} × {group.instances}"
+        rows.append((f"{group.instances} independent instances", calculation, f"{group.total:,}"))
+    return rows
+
+
+def _group_text(group: Group) -> str:
+    head = f"{group.path}\nin:  {group.input}\nout: {group.output}\n{group.equation}\n"
+    source = group.source
+    end = f"\n{source.package} {source.version}, {source.file} {source.lines[0]}–{source.lines[1]}"
+    return head + _columns(group_rows(group)) + end
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> str:
+    first, second, third = (max(len(row[i]) for row in rows) for i in range(3))
+    return "\n".join(f"{a:<{first}}  {b:<{second}}  {c:>{third}}" for a, b, c in rows)

@@ -1,0 +1,54 @@
+"""An account as a table on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from positionwise.accounting.ledger import Account, Group, group_rows
+
+
+def show(account: Account) -> None:
+    """Print an account: one table for each kind of feed-forward network, then one for the model."""
+    console = Console(highlight=False)
+    for group in account.feed_forward.groups:
+        console.print(_group_table(group))
+    console.print(_model_table(account))
+    for note in account.notes:
+        console.print(Text(note))
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("Component")
+    table.add_column("Calculation")
+    table.add_column("Parameters", justify="right")
+    return table
+
+
+def _group_table(group: Group) -> Table:
+    table = _table(group.path)
+    rows = group_rows(group)
+    for row in rows[: len(group.components)]:
+        table.add_row(*row)
+    table.add_section()
+    for row in rows[len(group.components) :]:
+        table.add_row(*row, style="bold")
+    source = group.source
+    table.caption = (
+        f"in {group.input}\nout {group.output}\n{group.equation}\n"
+        f"{source.package} {source.version}, {source.file} {source.lines[0]}–{source.lines[1]}"
+    ).replace("[", r"\[")
+    table.caption_justify = "left"
+    return table
+
+
+def _model_table(account: Account) -> Table:
+    table = _table(account.name)
+    for part in account.components:
+        table.add_row(part.name, part.calculation, f"{part.parameters:,}")
+    table.add_section()
+    for row in account.totals():
+        table.add_row(*row, style="bold")
+    return table
