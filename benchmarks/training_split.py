@@ -17,11 +17,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import machine
 from accelerate import Accelerator
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import Trainer
 
+import machine
 from positionwise.training.data import read_pairs, split_by_source
 from positionwise.training.demo import split
 from positionwise.training.options import TrainOptions

@@ -78,6 +78,7 @@ class Pattern(NamedTuple):
     number: int  # of sentences to draw
     templates: list[str]  # with fields such as {subject[0]} in the English and {verb_past[1]} in the Spanish one
     fields: set[str]
+    slots: list[str]
     chains: list[list[Verb]]  # a chain is the verbs that share one object, nearly always a single one
     choices: dict[str, list[str]]
     copula: str
@@ -139,9 +140,8 @@ class Rules:
     def _verb(self, base: str, entry: list[str]) -> Verb:
         third, past, infinitive, objects, places = entry
         _expect(past not in (base, third), "a past unlike the present, which would be ambiguous", past)
-        irregular, endings = self.table["irregular"], self.table["endings"]
-        regular = infinitive not in irregular
-        stem, tenses = (infinitive[:-2], endings[infinitive[-2:]]) if regular else ("", irregular[infinitive])
+        stem = "" if infinitive in self.table["irregular"] else infinitive[:-2]
+        tenses = self.table["irregular"].get(infinitive) or self.table["endings"][infinitive[-2:]]
         spanish = [[stem + form for form in _four(tense)] for tense in tenses]
         forms = {"present": ([base, third, base, base], spanish[0]), "past": ([past] * 4, spanish[1])}
         return Verb({**forms, "base": ([base] * 4, [infinitive] * 4)}, self._classes(objects), places.split())
@@ -167,7 +167,7 @@ class Rules:
         """The patterns of a sentence rule, one for each of its frames; the rule overrides what a frame says."""
         defaults, frames = self.table["defaults"], entry.get("frames", "plain").split()
         rules = {f"sentences.{name} {frame}": {**defaults, **self.table["frames"][frame], **entry} for frame in frames}
-        return [self._pattern(title, rule["count"] // len(frames), rule) for title, rule in rules.items()]
+        return [_read(title, self._pattern, title, rule["count"] // len(frames), rule) for title, rule in rules.items()]
 
     def _pattern(self, name: str, number: int, rule: Table) -> Pattern:
         templates = [
@@ -175,13 +175,14 @@ class Rules:
             for key, complement in zip(("english", "spanish"), rule["complement"], strict=True)
         ]
         fields = set(re.findall(r"{(\w*)}", "".join(templates)))
+        slots = [slot for slot in SLOTS if any(field.partition("_")[0] == slot for field in fields)]
         templates = [template.replace("}", f"[{language}]}}") for language, template in enumerate(templates)]
         chains = [[self.verbs[verb] for verb in verbs.split(" > ")] for verbs in rule["verbs"].split(", ") if verbs]
         choices = {key: rule[key].split() for key in LISTS}
         for key, section in LISTS.items():
             _expect(set(choices[key]) <= set(self.table[section]), f"{key} among those of {section}", rule[key])
         choices |= {key: self._classes(rule[key]) for key in ("subjects", "things", "receivers", "goals")}
-        return Pattern(name, number, templates, fields, chains, choices, rule["copula"])
+        return Pattern(name, number, templates, fields, slots, chains, choices, rule["copula"])
 
 
 def _numbers(noun_class: str, singular: str, entry: list[str]) -> list[Phrase]:
@@ -218,8 +219,7 @@ class _Draw:
         self.chain = self.pick(pattern.chains) if pattern.chains else []
 
     def pair(self) -> Pair:
-        slots = {field.partition("_")[0] for field in self.pattern.fields}
-        for slot in (slot for slot in SLOTS if slot in slots):
+        for slot in self.pattern.slots:
             usual = self.fill_word if slot in self.rules.table["words"] else self.fill_phrase
             getattr(self, f"fill_{slot}", usual)(slot)
         english, spanish = (template.format_map(self.words) for template in self.pattern.templates)
@@ -365,8 +365,7 @@ def split_by_combination(pairs: Sequence[Pair], held_out: int = 1000, seed: int 
     common = {word for word, indices in by_word.items() if len(indices) * COMMON > len(pairs)}
     combinations = _index([two for two in _neighbours(pair.source) if common.isdisjoint(two.split())] for pair in pairs)
     rare = [indices for indices in combinations.values() if len(indices) <= max(1, held_out // LARGEST_SHARE)]
-    random = Random(seed).random
-    left = Counter(token for pair in pairs for token in _tokens(pair))
+    random, left = Random(seed).random, Counter(token for pair in pairs for token in _tokens(pair))
     chosen, gone = list[int](), set[int]()
     for indices in sorted(rare, key=lambda _: random()):
         if len(chosen) >= held_out:
