@@ -21,6 +21,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/imports.py
+	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/training_split.py
 
 # torch first and at its locked version, so that nothing else pulls another build of it.

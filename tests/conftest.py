@@ -11,6 +11,21 @@ settings.load_profile("positionwise")
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """In CI nothing may be missing, so a skipped test fails there; only a GPU may be absent."""
+    report = yield
+    if (
+        report.skipped
+        and os.environ.get("CI")
+        and not hasattr(report, "wasxfail")
+        and not item.get_closest_marker("gpu")
+    ):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where everything is installed: {report.longrepr}"
+    return report
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

@@ -34,6 +34,10 @@ class RunError(PositionwiseError, ValueError):
     """A folder that is not a run, or one that this version cannot read."""
 
 
+class Stopped(PositionwiseError):
+    """A training that a signal ended early; its checkpoint is saved."""
+
+
 class MissingGroupError(PositionwiseError, ImportError):
     """A dependency group that is not installed."""
 

@@ -120,7 +120,8 @@ def test_without_sizes_there_are_no_costs(target):
     ("sizes", "words"),
     [({"batch": 2}, "both batch and sequence or neither; got 2 and None"),
      ({"sequence": 3}, "both batch and sequence or neither; got None and 3"),
-     ({"batch": 0, "sequence": 3}, "at least 1; got 0 and 3"), ({"batch": 2, "sequence": -1}, "at least 1; got 2 and -1")],
+     ({"batch": 0, "sequence": 3}, "at least 1; got 0 and 3"),
+     ({"batch": 2, "sequence": -1}, "at least 1; got 2 and -1")],
 )  # fmt: skip
 def test_half_the_sizes_or_none_at_all_is_refused(target, sizes, words):
     with pytest.raises(AccountError, match=words):

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
+import shared
 from positionwise import account
 from positionwise.transformer import PRESETS, TransformerConfig, TransformerForTranslation, preset
 from shared import shared_file
@@ -26,6 +27,17 @@ CATEGORIES = {
 SETS = [("base", 37_000), ("base", 40_960), *((name, 37_000) for name in
         ("big", "ff1024", "hs256", "l2", "parsing_big", "tiny"))]  # fmt: skip
 every_set = pytest.mark.parametrize(("name", "vocabulary"), SETS)
+
+
+def test_a_missing_folder_is_a_skip_and_where_ci_is_set_a_failure(monkeypatch, tmp_path):
+    assert fixture("variable_counts.json").is_file()
+    monkeypatch.setattr(shared, "FOLDER", tmp_path / "none")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="shared"):
+        fixture("variable_counts.json")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="shared"):
+        fixture("variable_counts.json")
 
 
 def fixture(name):

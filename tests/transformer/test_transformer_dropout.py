@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from positionwise.transformer.dropout import Dropout, keep_mask
@@ -119,8 +120,10 @@ def test_the_models_dropouts_have_the_configurations_rates():
     assert (layer.feed_forward.dropout, layer.cross_attention.dropout, layer.self_attention.dropout) == (0.5, 0.6, 0.6)
 
 
-def test_dropout_is_of_the_sublayers_output_and_not_of_the_residual():
-    block = FeedForwardBlock(config(dropout=0.5, norm_first=True)).double()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_dropout_is_of_the_sublayers_output_and_not_of_the_residual(norm_first):
+    block = FeedForwardBlock(config(dropout=0.5, norm_first=norm_first)).double()
+    block.feed_forward_norm = nn.Identity()
     x = torch.randn(2, 50, 16, dtype=torch.float64)
     change, whole = block(x) - x, block.eval()(x) - x
     kept = change.abs() > 1e-12

@@ -17,7 +17,8 @@ from positionwise.accounting.enumeration import (
 )
 from positionwise.accounting.ledger import Account, FeedForwardAccount, Group
 from positionwise.errors import AccountError, MissingGroupError, SpecError
-from positionwise.feedforward import FeedForward
+from positionwise.feedforward import FeedForward, SeparableLinear
+from positionwise.kernels import is_plain
 from positionwise.spec import Component, FFNSpec
 
 if TYPE_CHECKING:
@@ -119,32 +120,52 @@ def _configuration(config: TransformerConfig, name: str, batch: int | None, sequ
 def _module(module: nn.Module, name: str, tokens: int | None) -> Account:
     """A module's parameters, its feed-forward networks each held against their closed form."""
     groups = [_with_costs(group, tokens, spec_of(module, group)) for group in feed_forward_groups(module)]
-    inside = _inside_blocks(module)
+    blocks = [(path, part) for path, part in module.named_modules() if isinstance(part, FeedForward)]
+    inside = {id(parameter) for _, block in blocks for parameter in block.parameters()}
     rest: dict[str, int] = defaultdict(int)
-    for path, _, size in parameter_sizes(module):
-        if path not in inside:
+    distinct = 0
+    for path, parameter, size in parameter_sizes(module):
+        if id(parameter) in inside:
+            distinct += size
+        else:
             rest[path] += size
     for path, size in packed_sizes(module):
-        rest[path] += size
-    rows = [
-        row if group.instances == 1 and len(groups) == 1 else replace(row, name=f"{group.path}: {row.name}",
-                calculation=f"{group.instances} × ({row.calculation})", parameters=group.instances * row.parameters)
-        for group in groups for row in group.components
-    ]  # fmt: skip
+        if any(path.startswith(f"{block}." if block else "") for block, _ in blocks):
+            distinct += size
+        else:
+            rest[path] += size
+    added = sum(_beyond_spec(path, block) for path, block in blocks)
+    shared = sum(group.total for group in groups) + added - distinct
+    rows = [row for group in groups for row in _rows(group, len(groups) == 1)]
+    rows += [Component("Added inside the networks", "", added)] if added else []
+    rows += [Component("Shared between networks, counted once", "", -shared)] if shared else []
     rows += [Component(path, "", size) for path, size in rest.items()]
-    closed = sum(group.total for group in groups)
-    enumerated = sum(inside.values())
-    compare({"feed-forward networks": closed}, {"feed-forward networks": enumerated})
-    notes = [] if tokens is None else [CONVENTION]
-    return _account(name, rows, groups, module, notes, None)
+    return _account(name, rows, groups, module, [] if tokens is None else [CONVENTION], None)
 
 
-def _inside_blocks(module: nn.Module) -> dict[str, int]:
-    """The parameters of every feed-forward block, each once, by its first name in the module."""
-    owned = {
-        id(parameter) for part in module.modules() if isinstance(part, FeedForward) for parameter in part.parameters()
-    }
-    return {name: size for name, parameter, size in parameter_sizes(module) if id(parameter) in owned}
+def _rows(group: Group, alone: bool) -> tuple[Component, ...]:
+    """A group's components over all its instances."""
+    if alone and group.instances == 1:
+        return group.components
+    return tuple(
+        Component(
+            f"{group.path}: {row.name}", f"{group.instances} × ({row.calculation})", group.instances * row.parameters
+        )
+        for row in group.components
+    )
+
+
+def _beyond_spec(path: str, block: FeedForward) -> int:
+    """How many parameters a block has beyond its spec: none, unless a layer was wrapped or replaced."""
+    counted = sum(size for _, _, size in parameter_sizes(block)) + sum(size for _, size in packed_sizes(block))
+    plain = all(
+        is_plain(layer) or isinstance(layer, SeparableLinear)
+        for layer in block.children()
+        if layer is not block.activation
+    )
+    if plain or counted < block.spec.parameters:
+        compare({path: block.spec.parameters}, {path: counted})
+    return counted - block.spec.parameters
 
 
 def spec_of(module: nn.Module, group: Group) -> FFNSpec:

@@ -11,7 +11,7 @@ import typer
 
 import positionwise
 from positionwise.cli import DONE, FAILED, WRONG, accounting, running, training
-from positionwise.errors import MissingGroupError, PositionwiseError
+from positionwise.errors import MissingGroupError, PositionwiseError, Stopped
 
 app = typer.Typer(
     name="positionwise",
@@ -50,7 +50,7 @@ def run(arguments: list[str] | None = None) -> int:
         where = context.command_path if context else "positionwise"
         return _report(error.format_message(), WRONG, f"see {where} --help")
     except PositionwiseError as error:
-        return _report(str(error), FAILED if isinstance(error, (MissingGroupError, OSError)) else WRONG)
+        return _report(str(error), FAILED if isinstance(error, (MissingGroupError, OSError, Stopped)) else WRONG)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -59,6 +59,8 @@ def run(arguments: list[str] | None = None) -> int:
         return _report(f"{error.strerror or error}{place}", FAILED)
     except (KeyboardInterrupt, click.Abort):
         return _report("interrupted", FAILED)
+    except Exception as error:  # a fault of ours: still a line, not a traceback
+        return _report(f"unexpected {type(error).__name__}: {error}"[:500], FAILED)
 
 
 def _report(message: str, code: int, hint: str = "") -> int:

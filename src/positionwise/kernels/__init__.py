@@ -1,5 +1,5 @@
 """How a block is computed: the choice of path and the paths."""
 
-from positionwise.kernels.choice import Block, Path, choose
+from positionwise.kernels.choice import Block, Path, choose, is_plain
 
-__all__ = ["Block", "Path", "choose"]
+__all__ = ["Block", "Path", "choose", "is_plain"]

@@ -52,7 +52,8 @@ def demonstrate(out: Path, parts: Split, chosen: TrainOptions, listener: Listene
     run = start_split(parts, out, chosen, listener)
     test = references(parts.test)
     baseline = score(nearest_training_sentence(parts.train, list(test)), list(test.values()))
-    return Outcome(run, Scores(**run.record["results"]["test"]), baseline, _examples(run, parts.test[:10]))
+    shown = parts.test[:: len(parts.test) // 10][:10]
+    return Outcome(run, Scores(**run.record["results"]["test"]), baseline, _examples(run, shown))
 
 
 def _examples(run: Run, pairs: list[Pair]) -> list[Example]:

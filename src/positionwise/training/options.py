@@ -21,8 +21,8 @@ class TrainOptions:
     max_steps: int | None = None
     """Most steps; None for no limit."""
     variant: str = "relu"
-    d_model: int = 256
-    d_ff: int = 1024
+    d_model: int = 192
+    d_ff: int = 768
     """With a gated variant, the width of the ungated network whose parameters it matches."""
     num_heads: int = 4
     encoder_layers: int = 3
@@ -31,7 +31,7 @@ class TrainOptions:
     norm_first: bool = True
     dropout: float = 0.1
     label_smoothing: float = 0.1
-    batch_tokens: int = 4096
+    batch_tokens: int = 3072
     """Padded ids in a batch, on each side."""
     learning_rate: float = 2e-3
     """The peak, reached after the warm-up."""

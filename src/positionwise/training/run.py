@@ -47,8 +47,7 @@ class Run:
             RunError: when the folder holds a run already, or anything else.
         """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            got = "a run (continue it with --resume)" if (path / "run.json").exists() else "something else"
-            raise RunError(f"expected {path} to be a new or empty folder; got {got}")
+            raise RunError(f"expected {path} to be a new or empty folder; got {_occupant(path)}")
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, {"format": FORMAT, "version": positionwise.__version__, "options": options, "results": {}})
         run.save_record()
@@ -139,12 +138,14 @@ class Run:
             RunError: before training has ended, and for files that do not hold this model.
         """
         from safetensors import SafetensorError
+        from transformers.utils import logging
 
         from positionwise.transformer import TransformerForTranslation
 
         if not (self.path / "model.safetensors").exists():
             hint = " (training has not ended: train --resume continues it)" if self.checkpoint() else ""
             raise RunError(f"expected a model in {self.path}; got no model.safetensors{hint}")
+        logging.disable_progress_bar()
         try:
             loaded: Any = TransformerForTranslation.from_pretrained(self.path, output_loading_info=True)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -164,6 +165,16 @@ class Run:
         for path in self.path.glob("checkpoint-*"):
             if path.name != checkpoint:
                 _remove(path)
+
+
+def _occupant(path: Path) -> str:
+    if not (path / "run.json").exists():
+        return "something else"
+    if any(path.glob("checkpoint-*")):
+        return "a run that can be continued (--resume)"
+    if (path / "model.safetensors").exists():
+        return "a run that has ended"
+    return "a run that never reached a checkpoint (delete the folder to start again)"
 
 
 def _what(path: Path) -> str:

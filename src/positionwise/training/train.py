@@ -11,7 +11,7 @@ from typing import Any
 from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
-from positionwise.errors import RunError
+from positionwise.errors import RunError, Stopped
 from positionwise.training.batches import Examples
 from positionwise.training.data import Pair, Split, references, split_by_source
 from positionwise.training.memory import keep_freed_memory
@@ -22,10 +22,6 @@ from positionwise.training.tokenizer import encode, train_tokenizer
 from positionwise.training.trainer import Progress, TranslationTrainer
 from positionwise.training.translate import translate
 from positionwise.transformer import TransformerForTranslation
-
-
-class Stopped(Exception):
-    """A training that a signal ended; its checkpoint is saved."""
 
 
 class Listener:
@@ -71,6 +67,7 @@ def start_split(
     origin: dict[str, Any] | None = None,
 ) -> Run:
     """Train on pairs that are split already; see `start`."""
+    options.model_config(options.vocab_size)  # refuses sizes that no model has before anything is written
     run = Run.create(out, options.to_dict())
     run.save_pairs("validation", split.validation)
     run.save_pairs("test", split.test)
@@ -130,7 +127,8 @@ def _fit(run: Run, train: Sequence[Pair], options: TrainOptions, checkpoint: Pat
     trainer = TranslationTrainer(model, examples, options, run, validate, listener.progress)
     trainer.start(checkpoint)
     if trainer.watcher.stopped_by:
-        raise Stopped(f"stopped by {trainer.watcher.stopped_by} after {trainer.state.global_step:,} steps")
+        steps = f"{trainer.state.global_step:,} steps"
+        raise Stopped(f"stopped by {trainer.watcher.stopped_by} after {steps}; train --resume --out {run.path} goes on")
     run.save_model(model)
     return _judge(run, model, tokenizer, trainer, listener)
 
