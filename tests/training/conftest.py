@@ -90,7 +90,8 @@ def finished(trained):
 
 @pytest.fixture(scope="session")
 def stopped_once(tmp_path_factory, pairs, tiny):
-    from positionwise.training.train import Stopped, start
+    from positionwise.errors import Stopped
+    from positionwise.training.train import start
 
     path = tmp_path_factory.mktemp("run") / "stopped"
     with pytest.raises(Stopped, match="SIGINT after 11 steps"):

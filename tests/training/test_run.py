@@ -26,16 +26,24 @@ def test_a_run_is_made_in_a_new_or_empty_folder(tmp_path, place):
 
 
 @pytest.mark.parametrize(
-    ("name", "got"), [("run.json", r"a run \(continue it with --resume\)"), ("x", "something else"), ("", "something")]
+    ("names", "got"),
+    [
+        ([""], "something else"),
+        (["notes.txt"], "something else"),
+        (["run.json"], "a run that never reached a checkpoint"),
+        (["run.json", "checkpoint-7"], r"a run that can be continued \(--resume\)"),
+        (["run.json", "model.safetensors"], "a run that has ended"),
+    ],
 )
-def test_a_taken_place_is_refused_and_left_as_it_is(tmp_path, name, got):
+def test_a_taken_place_is_refused_and_left_as_it_is(tmp_path, names, got):
     place = tmp_path / "taken"
-    if name:
+    if names != [""]:
         place.mkdir()
-    (place / name).write_text("mine")
+    for name in names:
+        (place / name).write_text("mine")
     with pytest.raises(RunError, match=f"expected .*taken to be a new or empty folder; got {got}"):
         Run.create(place, {})
-    assert (place / name).read_text() == "mine"
+    assert [(place / name).read_text() for name in names] == ["mine"] * len(names)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from positionwise import FeedForward
-from positionwise.errors import DataError, RunError, SpecError
+from positionwise.errors import DataError, RunError, SpecError, Stopped
 from positionwise.training.batches import Examples, TokenBatches
 from positionwise.training.data import Pair, references, split_by_source
 from positionwise.training.run import Run
 from positionwise.training.scoring import Scores
 from positionwise.training.tokenizer import encode
-from positionwise.training.train import Listener, Stopped, fingerprint, resume, score_model, start
+from positionwise.training.train import Listener, fingerprint, resume, score_model, start
 
 LEFT = {"config.json", "generation_config.json", "model.safetensors", "run.json", "tensorboard", "test.tsv",
         "tokenizer.json", "tokenizer_config.json", "validation.tsv"}  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_happened(finished, stopped
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_training_with_a_checkpoint(tmp_path, pairs, tiny, listen, number):
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match=f"^stopped by {number.name} after 11 steps"):
+    with pytest.raises(Stopped, match=f"^stopped by {number.name} after 11 steps.*--resume"):
         start(pairs, tmp_path / "new", tiny(max_steps=1000), listen(stop_at=10, signal=number))
     assert signal.getsignal(number) == before
     run = Run.open(tmp_path / "new")
@@ -162,7 +162,7 @@ def test_a_record_that_lacks_what_resuming_needs_is_refused(stopped, pairs, chan
         resume(pairs, stopped)
 
 
-@pytest.mark.parametrize("name", ["budget.json", "model.safetensors", "optimizer.pt", "trainer_state.json"])
+@pytest.mark.parametrize("name", ["budget.json", "model.safetensors", "optimizer.pt"])
 def test_a_damaged_checkpoint_is_refused(stopped, pairs, name):
     path = stopped / "checkpoint-11" / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

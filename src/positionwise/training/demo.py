@@ -36,8 +36,8 @@ class Outcome(NamedTuple):
 def options(seed: int, minutes: float) -> TrainOptions:
     """Sizes and schedule that learn the phrasebook."""
     return TrainOptions(
-        minutes=minutes, d_model=128, d_ff=512, num_heads=4, encoder_layers=2, decoder_layers=2, vocab_size=1000,
-        batch_tokens=2048, learning_rate=3e-3, dropout=0.0, seed=seed, held_out=HELD_OUT, validation=WATCHED,
+        minutes=minutes, d_model=128, d_ff=512, num_heads=4, encoder_layers=2, decoder_layers=2, vocab_size=2000,
+        batch_tokens=2048, learning_rate=3e-3, dropout=0.05, seed=seed, held_out=HELD_OUT, validation=WATCHED,
     )  # fmt: skip
 
 

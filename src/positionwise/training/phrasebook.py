@@ -28,7 +28,7 @@ LISTS = {"determiners": "determiners", "objects": "determiners", "places": "wher
 STRESSED = {"la": "el", "una": "un"}  # before a feminine noun that begins with a stressed a
 TRIES = 60  # a pattern that repeats itself this often has no more sentences to give
 COMMON = 25  # a word that occurs in more than one sentence in 25 is part of no combination
-LARGEST_SHARE = 20  # a held-out combination fills at most one part in 20 of the held-out sentences
+LARGEST_SHARE = 100  # a held-out combination fills at most one part in 100 of the held-out sentences
 
 
 class RuleError(PositionwiseError, ValueError):
