@@ -13,7 +13,6 @@ from positionwise import account
 from positionwise.cli import main
 
 
-
 def test_json_is_the_accounts_dictionary(command):
     result = command("account", "transformer-base", "--json")
     assert (result.code, result.err) == (0, "")

@@ -96,7 +96,11 @@ def failing(monkeypatch, error):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (positionwise.errors.DataError("expected\n  a sentence;   got none"), 2, "error: expected a sentence; got none"),
+        (
+            positionwise.errors.DataError("expected\n  a sentence;   got none"),
+            2,
+            "error: expected a sentence; got none",
+        ),
         (positionwise.errors.SpecError("wrong"), 2, "error: wrong"),
         (positionwise.errors.MissingGroupError("this needs typer"), 1, "error: this needs typer"),
         (FileNotFoundError(errno.ENOENT, "No such file", "x.txt"), 1, "error: No such file (x.txt)"),

@@ -104,7 +104,9 @@ def test_evaluation_prints_scores_with_their_signatures(command, run):
     assert (result.code, result.err) == (0, "")
     assert result.out == f"{Scores(**Run.open(run).record['results']['test'])}\n"
     first, bleu, chrf = result.out.splitlines()
-    assert re.match(r"BLEU \d+\.\d\d \(all references \d+\.\d\d\)  chrF \d+\.\d\d  exact match \d+\.\d %  10 sent", first)
+    assert re.match(
+        r"BLEU \d+\.\d\d \(all references \d+\.\d\d\)  chrF \d+\.\d\d  exact match \d+\.\d %  10 sent", first
+    )
     assert re.match(r"BLEU\|nrefs:1\|.*version:", bleu)
     assert re.match(r"chrF\|nrefs:1\|.*version:", chrf)
 

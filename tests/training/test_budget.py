@@ -40,7 +40,9 @@ def test_steps_alone(clock, step, done):
     assert at(clock, 10**6, None, 10).done(step) == done
 
 
-@pytest.mark.parametrize(("seconds", "step", "done"), [(60, 1, 0.5), (6, 5, 0.5), (120, 0, 1), (0, 10, 1), (60, 8, 0.8)])
+@pytest.mark.parametrize(
+    ("seconds", "step", "done"), [(60, 1, 0.5), (6, 5, 0.5), (120, 0, 1), (0, 10, 1), (60, 8, 0.8)]
+)
 def test_whichever_limit_is_further_on_counts(clock, seconds, step, done):
     assert at(clock, seconds, 2, 10).done(step) == done
 

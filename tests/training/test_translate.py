@@ -10,7 +10,7 @@ from positionwise.training.tokenizer import encode
 from positionwise.training.translate import translate
 
 SENTENCES = [
-    "I see the red cat.", "", "I sell the old book and I buy the small horse, the clean glass and the black shoe.", "I.",
+    "I see the red cat.", "", "I sell the old book and I buy the small horse, the clean glass and the shoe.", "I.",
     "I want the clean glass.", " ", "¿Qué? 😀", "I see the red cat.", "I take the old shoe and I have the dog.",
 ]  # fmt: skip
 
