@@ -52,6 +52,9 @@ def _print_scores(console: Console, outcome: Outcome) -> None:
     for name, scores in (("the model", outcome.model), ("the nearest training sentence", outcome.baseline)):
         table.add_row(name, *_cells(scores))
     console.print(table)
+    console.print(
+        "(No held-out translation stands in the training pairs, so the baseline matches none; BLEU tells more.)"
+    )
 
 
 def _cells(scores: Scores) -> tuple[str, str, str]:
