@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from positionwise import activations
@@ -100,5 +99,4 @@ def depthwise(x: Tensor, kernel: Tensor, padding: str, dilation: tuple[int, int]
 def glorot_uniform_(weight: Tensor, fan_in: int, fan_out: int) -> Tensor:
     """Fill with U(±√(6 / (fan_in + fan_out))) (Glorot and Bengio 2010, eq. 16)."""
     limit = (6 / (fan_in + fan_out)) ** 0.5
-    with torch.no_grad():
-        return weight.uniform_(-limit, limit)
+    return nn.init.uniform_(weight, -limit, limit)

@@ -145,7 +145,21 @@ def test_what_two_blocks_share_is_counted_once(what, total):
     tie(*blocks, what)
     counted = account(blocks)
     assert counted.total == numbers(blocks) == total
+    assert sum(row.parameters for row in counted.components) == total
     assert counted.tied[0][0].startswith("0.")
+    assert counted.feed_forward.total <= total
+    assert counted.feed_forward.share <= 1
+
+
+def test_what_a_wrapped_layer_adds_is_counted():
+    block = FeedForward(8, 12)
+    block.layer1.adapter = nn.Linear(8, 2)  # as LoRA's are held
+    block.layer1.register_forward_hook(lambda layer, args, y: y)
+    model = nn.ModuleDict({"ffn": block, "other": nn.Linear(2, 2)})
+    counted = account(model)
+    assert counted.total == numbers(model) == 212 + 18 + 6
+    assert sum(row.parameters for row in counted.components) == counted.total
+    assert counted.feed_forward.groups[0].per_instance == 212
 
 
 @pytest.mark.parametrize(

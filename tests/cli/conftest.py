@@ -28,7 +28,7 @@ class Result(NamedTuple):
 
     def refused(self, code=2):
         """Check that an error took one or two lines on standard error and nothing else; give its first line."""
-        lines = self.err.splitlines()
+        lines = [line for line in self.err.splitlines() if line]
         assert "Traceback" not in self.err
         assert 1 <= len(lines) <= 2, self.err
         assert (self.code, self.out) == (code, "")

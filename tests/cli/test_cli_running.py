@@ -14,26 +14,27 @@ SENTENCES = ["I see the red cat.", "I sell the old book.", "¿Qué? 😀"]
 
 
 @pytest.fixture(scope="module")
-def translations(run):
+def translated(run):
+    """Translates lines together, as the command must."""
     opened = Run.open(run)
-    return {beam: translate(opened.model(), opened.tokenizer(), SENTENCES, beams=beam) for beam in (1, 4)}
+    return lambda lines, beam=1: translate(opened.model(), opened.tokenizer(), lines, beams=beam)
 
 
 @pytest.mark.parametrize(("options", "beam"), [([], 1), (["--beam", "4"], 4)])
-def test_sentences_from_standard_input_are_translated_in_order(command, run, translations, options, beam):
+def test_sentences_from_standard_input_are_translated_in_order(command, run, translated, options, beam):
     result = command("translate", run, *options, stdin="\n".join(SENTENCES) + "\n")
     assert (result.code, result.err) == (0, "")
-    assert result.out == "".join(f"{line}\n" for line in translations[beam])
+    assert result.out == "".join(f"{line}\n" for line in translated(SENTENCES, beam))
 
 
-def test_sentences_from_a_file_are_translated(command, run, translations, tmp_path):
+def test_sentences_from_a_file_are_translated(command, run, translated, tmp_path):
     (tmp_path / "sentences.txt").write_bytes("\ufeff".encode() + "\r\n".join(SENTENCES).encode())
     result = command("translate", run, tmp_path / "sentences.txt")
-    assert result == (0, "".join(f"{line}\n" for line in translations[1]), "")
+    assert result == (0, "".join(f"{line}\n" for line in translated(SENTENCES)), "")
 
 
-def test_an_empty_line_stays_empty_and_is_noted(command, run, translations):
-    first, second, _ = translations[1]
+def test_an_empty_line_stays_empty_and_is_noted(command, run, translated):
+    first, second = translated(SENTENCES[:2])
     result = command("translate", run, stdin=f"{SENTENCES[0]}\n\n{SENTENCES[1]}\n  \n")
     assert (result.code, result.out) == (0, f"{first}\n\n{second}\n\n")
     assert result.err.splitlines() == [
@@ -120,8 +121,8 @@ def test_evaluation_prints_json(command, run):
     assert beams["chrf"] != json.loads(result.out)["chrf"]
 
 
-def test_evaluation_takes_other_pairs(command, run, translations, tmp_path):
-    rows = [f"{SENTENCES[0]}\tNada.\n", f"{SENTENCES[1]}\t{translations[1][1]}\n", f"{SENTENCES[0]}\tAlgo.\n"]
+def test_evaluation_takes_other_pairs(command, run, translated, tmp_path):
+    rows = [f"{SENTENCES[0]}\tNada.\n", f"{SENTENCES[1]}\t{translated(SENTENCES[:2])[1]}\n", f"{SENTENCES[0]}\tAlgo.\n"]
     (tmp_path / "pairs.tsv").write_text("".join(rows), "utf-8")
     for side, name in enumerate(("en", "es")):
         (tmp_path / name).write_text("".join(row.rstrip("\n").split("\t")[side] + "\n" for row in rows), "utf-8")

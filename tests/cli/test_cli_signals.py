@@ -105,7 +105,7 @@ def test_a_full_disk_ends_a_training_with_a_line(interrupted, process, finish, c
     options = ["--out", copy, "--resume", "--max-steps", step + 3]
     result = finish(process("train", *options, code=LIMITED, preexec_fn=ignore_sigxfsz))
     assert (result.code, result.out) == (1, "")
-    lines = [line for line in result.err.splitlines() if not line.startswith(("165 pairs", "step ", "  "))]
+    lines = [line for line in result.err.splitlines() if line and not line.startswith(("165 pairs", "step ", "  "))]
     assert 1 <= len(lines) <= 2, result.err
     assert lines[0].startswith(f"error: could not write checkpoint-{step + 3} in {copy}: ")
     assert [path.name for path in copy.glob("*checkpoint*")] == [before.name]

@@ -65,8 +65,8 @@ def _tokens(batch: int | None, sequence: int | None) -> int | None:
         raise AccountError(f"expected both batch and sequence or neither; got {batch} and {sequence}")
     if batch is None or sequence is None:
         return None
-    if batch < 1 or sequence < 1:
-        raise AccountError(f"expected batch and sequence of at least 1; got {batch} and {sequence}")
+    if not all(isinstance(size, int) and size >= 1 for size in (batch, sequence)):
+        raise AccountError(f"expected batch and sequence to be integers of at least 1; got {batch!r} and {sequence!r}")
     return batch * sequence
 
 
@@ -75,7 +75,7 @@ def _spec_name(spec: FFNSpec) -> str:
 
 
 def _is_config(target: Any) -> bool:
-    if type(target).__module__.partition(".")[0] != "positionwise":
+    if not any(part.__module__.startswith("positionwise.transformer") for part in type(target).__mro__):
         return False
     from positionwise.transformer import TransformerConfig
 
@@ -106,20 +106,18 @@ def _configuration(config: TransformerConfig, name: str, batch: int | None, sequ
         counted[transformers.place(parameter, config)] += size
     rows = transformers.closed_form(config)
     compare({row.name: row.parameters for row in rows}, counted)
-    tokens = _tokens(batch, sequence)
-    groups = [_with_costs(group, tokens, spec_of(model, group)) for group in
-              feed_forward_groups(model, transformers.POSITIONS)]  # fmt: skip
+    groups = feed_forward_groups(model, transformers.POSITIONS, _tokens(batch, sequence))
     notes = ["The output map is the target's embedding, counted once."] if config.tie_word_embeddings else []
     flops = None
     if batch is not None and sequence is not None:
         flops = transformers.forward_flops(config, batch, sequence)
         notes.append(CONVENTION)
-    return _account(name, rows, groups, model, notes, flops)
+    return _account(name, rows, groups, sum(group.total for group in groups), model, notes, flops)
 
 
 def _module(module: nn.Module, name: str, tokens: int | None) -> Account:
     """A module's parameters, its feed-forward networks each held against their closed form."""
-    groups = [_with_costs(group, tokens, spec_of(module, group)) for group in feed_forward_groups(module)]
+    groups = feed_forward_groups(module, tokens=tokens)
     blocks = [(path, part) for path, part in module.named_modules() if isinstance(part, FeedForward)]
     inside = {id(parameter) for _, block in blocks for parameter in block.parameters()}
     rest: dict[str, int] = defaultdict(int)
@@ -140,7 +138,7 @@ def _module(module: nn.Module, name: str, tokens: int | None) -> Account:
     rows += [Component("Added inside the networks", "", added)] if added else []
     rows += [Component("Shared between networks, counted once", "", -shared)] if shared else []
     rows += [Component(path, "", size) for path, size in rest.items()]
-    return _account(name, rows, groups, module, [] if tokens is None else [CONVENTION], None)
+    return _account(name, rows, groups, distinct, module, [] if tokens is None else [CONVENTION], None)
 
 
 def _rows(group: Group, alone: bool) -> tuple[Component, ...]:
@@ -168,30 +166,19 @@ def _beyond_spec(path: str, block: FeedForward) -> int:
     return counted - block.spec.parameters
 
 
-def spec_of(module: nn.Module, group: Group) -> FFNSpec:
-    """The spec of a group's blocks."""
-    specs = (part.spec for part in module.modules() if isinstance(part, FeedForward))
-    return next(spec for spec in specs if spec.components == group.components)
-
-
-def _with_costs(group: Group, tokens: int | None, spec: FFNSpec) -> Group:
-    if tokens is None:
-        return group
-    try:
-        saved = group.applications * spec.saved_for_backward(tokens)
-    except SpecError:
-        saved = None
-    return replace(group, flops=group.applications * spec.flops(tokens), saved_for_backward=saved)
-
-
 def _account(
-    name: str, rows: list[Component], groups: list[Group], module: nn.Module, notes: list[str], flops: int | None
+    name: str,
+    rows: list[Component],
+    groups: list[Group],
+    part: int,
+    module: nn.Module,
+    notes: list[str],
+    flops: int | None,
 ) -> Account:
     total = sum(row.parameters for row in rows)
-    part = sum(group.total for group in groups)
     return Account(
         name=name,
-        feed_forward=FeedForwardAccount(tuple(groups), part / total if total else 0.0),
+        feed_forward=FeedForwardAccount(tuple(groups), part, part / total if total else 0.0),
         components=tuple(rows),
         frozen=sum(size for _, parameter, size in parameter_sizes(module) if not parameter.requires_grad),
         buffers=sum(buffer.numel() for buffer in module.buffers()),

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from positionwise.accounting.ledger import Axes, Group, Signal, Source
+from positionwise.errors import AccountError, SpecError
 from positionwise.feedforward import FeedForward
 
 
@@ -34,6 +36,10 @@ def logical_size(owner: nn.Module, leaf: str, parameter: nn.Parameter) -> int:
         and isinstance(shape[1], int)
     ):
         return shape[0] * shape[1]
+    if nn.parameter.is_lazy(parameter):
+        raise AccountError(
+            f"expected parameters with a shape; got {type(owner).__name__}, which has none before its first call"
+        )
     return parameter.numel()
 
 
@@ -55,48 +61,65 @@ def tied_names(module: nn.Module) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
 
-def feed_forward_groups(module: nn.Module, positions: Mapping[str, Axes] | None = None) -> list[Group]:
-    """The `FeedForward` blocks of a module, those of one size and one place in their layers together.
+def feed_forward_groups(
+    module: nn.Module, positions: Mapping[str, Axes] | None = None, tokens: int | None = None
+) -> list[Group]:
+    """The `FeedForward` blocks of a module, those of one kind and one place in their layers together.
 
     Args:
         module: anything that holds blocks, or a block itself.
         positions: the axes before d_model by the first part of the path; (…) without it.
+        tokens: positions that each application sees, for FLOPs and bytes.
     """
-    places: dict[tuple[str, Any], list[tuple[str, FeedForward]]] = defaultdict(list)
+    first: dict[int, str] = {}
+    places: dict[tuple[str, Any], list[FeedForward]] = defaultdict(list)
     for path, part in module.named_modules(remove_duplicate=False):
         if isinstance(part, FeedForward):
-            pattern = re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", path)
-            places[pattern, _shape(part)].append((path, part))
-    return [_group(pattern, blocks, positions or {}) for (pattern, _), blocks in places.items()]
+            home = first.setdefault(id(part), path)
+            places[re.sub(r"(?:^|(?<=\.))\d+(?=\.|$)", "*", home), _kind(part)].append(part)
+    return [_group(path, blocks, positions or {}, tokens) for (path, _), blocks in places.items()]
 
 
-def _shape(block: FeedForward) -> tuple[Any, ...]:
-    spec = block.spec
-    return (spec.components, block.activation if isinstance(block.activation, nn.Module) else block.activation.name)
+def _kind(block: FeedForward) -> tuple[Any, ...]:
+    return block.spec.components, _activation(block)
 
 
-def _group(path: str, blocks: list[tuple[str, FeedForward]], positions: Mapping[str, Axes]) -> Group:
-    spec = blocks[0][1].spec
+def _activation(block: FeedForward) -> str:
+    return str(getattr(block.activation, "name", type(block.activation).__name__))
+
+
+def _group(path: str, blocks: list[FeedForward], positions: Mapping[str, Axes], tokens: int | None) -> Group:
+    spec = blocks[0].spec
     axes = positions.get(path.partition(".")[0], (("…", "positions"),))
-    activation = blocks[0][1].activation
+    out = (f"{spec.output_width}", "d_model" if spec.d_out is None else "d_out")
     return Group(
-        path=path or type(blocks[0][1]).__name__,
-        instances=len({id(block) for _, block in blocks}),
+        path=path or type(blocks[0]).__name__,
+        instances=len({id(block) for block in blocks}),
         applications=len(blocks),
         d_model=spec.d_model,
         d_ff=spec.d_ff,
-        activation=getattr(activation, "name", type(activation).__name__),
+        activation=_activation(blocks[0]),
         gated=spec.is_gated,
         gate_half=None,
         layout="nn.Linear (out, in)",
         input=Signal("x", (*axes, (f"{spec.d_model}", "d_model"))),
-        output=Signal(
-            "Δ" if path else "y", (*axes, (f"{spec.output_width}", "d_model" if spec.d_out is None else "d_out"))
-        ),
+        output=Signal("Δ" if path else "y", (*axes, out)),
         components=spec.components,
         equation=spec.equation,
         source=source_of(FeedForward),
+        flops=None if tokens is None else sum(block.spec.flops(tokens) for block in blocks),
+        saved_for_backward=None if tokens is None else _saved(blocks, tokens),
     )
+
+
+def _saved(blocks: list[FeedForward], tokens: int) -> int | None:
+    """Bytes of all applications in the dtype of each block's parameters; None where they are not known."""
+    try:
+        return sum(
+            replace(block.spec, dtype=next(block.parameters()).dtype).saved_for_backward(tokens) for block in blocks
+        )
+    except SpecError:
+        return None
 
 
 def source_of(thing: Any) -> Source:

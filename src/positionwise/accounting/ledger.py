@@ -88,13 +88,10 @@ class FeedForwardAccount:
     """The feed-forward networks' part of a model."""
 
     groups: tuple[Group, ...]
+    total: int
+    """Parameters of every network: the groups' own, less what they share, and what was added to their layers."""
     share: float
     """Of all parameters, from 0 to 1."""
-
-    @property
-    def total(self) -> int:
-        """Parameters of every feed-forward network."""
-        return sum(group.total for group in self.groups)
 
     @property
     def instances(self) -> int:
@@ -179,6 +176,12 @@ def group_rows(group: Group) -> list[tuple[str, str, str]]:
     if group.instances > 1:
         calculation = f"{group.per_instance:,} × {group.instances}"
         rows.append((f"{group.instances} independent instances", calculation, f"{group.total:,}"))
+    if group.flops is not None:
+        rows.append(("FLOPs, forward", f"{group.applications} applications", f"{group.flops:,}"))
+    if group.saved_for_backward is not None:
+        rows.append(
+            ("Saved for backward, bytes", f"{group.applications} applications", f"{group.saved_for_backward:,}")
+        )
     return rows
 
 

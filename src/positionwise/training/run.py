@@ -153,7 +153,8 @@ class Run:
         model: TransformerForTranslation = loaded[0]
         if wrong := {key: names for key, names in loaded[1].items() if names}:
             raise RunError(f"expected the tensors of config.json in {self.path}; got {wrong}"[:300])
-        return model.eval()
+        model.eval()
+        return model
 
     def checkpoint(self) -> Path | None:
         """The last complete checkpoint."""

@@ -11,21 +11,21 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from positionwise.errors import InputError
 
-MASKED = -1e9
-"""Added to the score of a masked pair. It is finite, so that a row with no pair left attends evenly instead of NaN."""
-
 
 def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A mask (B, S) or (B, S, S), true = keep, as what is added to the scores: (B, 1, 1 or S, S).
 
-    A floating-point mask has been through here and is returned as it is.
+    What is added to a masked pair is finite, and so low that the score itself is lost: a row with no pair left attends
+    evenly instead of being NaN (in float16 nearly evenly, for want of a number that low).
+
+    A mask of four axes has been through here and is returned as it is.
     """
-    if mask is None or mask.is_floating_point():
+    if mask is None or mask.dim() == 4:
         return mask
     if mask.dim() not in (2, 3):
         raise InputError(f"expected a mask of shape (B, S) or (B, S, S); got {tuple(mask.shape)}")
     keep = (mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]).bool()
-    lowest = max(MASKED, torch.finfo(dtype).min)
+    lowest = torch.finfo(dtype).min / 2
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill_(~keep, lowest)
 
 

@@ -95,17 +95,29 @@ class TransformerConfig(PreTrainedConfig):
 
     def check(self) -> None:
         """Refuse what no model can be built from."""
+        for name in ("dropout", "embedding_dropout", "attention_dropout", "hidden_dropout", "output_dropout",
+                     "label_smoothing"):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value < 1:
+                raise SpecError(f"expected {name} to be a number from 0 to below 1; got {value!r}")
         self.feed_forward_spec()
         for name, least in (("vocab_size", 2), ("num_heads", 1), ("encoder_layers", 0), ("decoder_layers", 0),
-                            ("max_positions", 1), ("target_spaces", 0)):  # fmt: skip
+                            ("max_positions", 1), ("target_spaces", 0), ("target_space_id", 0),
+                            ("pad_token_id", 0), ("target_size", 2), ("head_dim", 1)):  # fmt: skip
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SpecError(f"expected {name} to be an integer of at least {least}; got {value!r}")
         if self.key_dim is None and self.d_model % self.num_heads:
             raise SpecError(f"expected d_model to be a multiple of num_heads; got {self.d_model} and {self.num_heads}")
-        for name in ("dropout", "embedding_dropout", "attention_dropout", "output_dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SpecError(f"expected {name} to be at least 0 and below 1; got {getattr(self, name)!r}")
+        if self.target_space_id >= max(self.target_spaces, 1):
+            raise SpecError(
+                f"expected target_space_id below target_spaces={self.target_spaces}; got {self.target_space_id}"
+            )
+        if not isinstance(self.layer_norm_eps, (int, float)) or self.layer_norm_eps < 0:
+            raise SpecError(f"expected layer_norm_eps to be at least 0; got {self.layer_norm_eps!r}")
+        if self.label_smoothing > 1 - 1 / self.target_size:
+            most = f"{1 - 1 / self.target_size:.4g} for {self.target_size:,} words"
+            raise SpecError(f"expected label_smoothing of at most {most}; got {self.label_smoothing!r}")
         for name, known in (("positions", POSITIONS), ("init", INITIALISATIONS)):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)

@@ -24,7 +24,8 @@ class Dropout(nn.Dropout):
 
 def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
     """Zeros with probability p, otherwise 1 / (1 − p); p is exact to 2⁻³²."""
-    count = shape.numel()
+    count, threshold = shape.numel(), round(p * 2**32)
+    if threshold == 2**32:
+        return torch.zeros(shape, dtype=dtype)
     draws = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None).view(torch.int32)
-    threshold = round(p * 2**32) - 2**31
-    return (draws[:count] >= threshold).view(shape).to(dtype).mul_(1 / (1 - p))
+    return (draws[:count] >= threshold - 2**31).view(shape).to(dtype).mul_(1 / (1 - p))

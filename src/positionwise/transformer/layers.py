@@ -106,7 +106,7 @@ class DecoderLayer(FeedForwardBlock):
 
 def decoder_mask(x: Tensor, mask: Tensor | None, cache: EncoderDecoderCache | None) -> Tensor | None:
     """The causal mask over the cached and the new positions, joined with the caller's, as an additive mask."""
-    if mask is not None and mask.is_floating_point():
+    if mask is not None and mask.dim() == 4:
         return mask
     past = 0 if cache is None else cache.get_seq_length()
     if mask is None and x.shape[1] == 1:

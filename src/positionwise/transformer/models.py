@@ -79,6 +79,7 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
     main_input_name = "input_ids"
 
     def __init__(self, config: TransformerConfig) -> None:
+        config.check()  # fields may have been set since the configuration was made
         super().__init__(config)
         self.source_embedding = nn.Embedding(config.vocab_size, config.d_model)
         if not config.share_embeddings:
@@ -138,6 +139,16 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         loss = None if labels is None else self.loss(logits, labels)
         return Seq2SeqLMOutput(loss=loss, logits=logits, cache=cache, encoder_last_hidden_state=memory)
 
+    def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
+        """Write the target for source ids (B, S): transformers' ``generate``, greedy or with ``num_beams``.
+
+        Without ``attention_mask`` the source positions equal to ``pad_token_id`` are masked, as in `forward`.
+        """
+        ids = options.get("input_ids") if inputs is None else inputs
+        if ids is not None and options.get("attention_mask") is None:
+            options["attention_mask"] = (ids != self.config.pad_token_id).long()
+        return super().generate(inputs, **options)
+
     def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
         """Source ids (B, S) → (B, S, d_model)."""
         if input_ids is None:
@@ -178,10 +189,10 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         size, smoothing = logits.shape[-1], self.config.label_smoothing
         targets = labels.masked_fill(labels == self.config.pad_token_id, IGNORED).flatten()
         spread = smoothing * size / (size - 1)
-        loss = F.cross_entropy(
-            logits.flatten(0, 1).float(), targets, ignore_index=IGNORED, label_smoothing=spread, reduction="sum"
-        )
-        return loss / (targets != IGNORED).sum().clamp(min=1) - smoothing_constant(smoothing, size)
+        wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+        loss = F.cross_entropy(wide, targets, ignore_index=IGNORED, label_smoothing=spread, reduction="sum")
+        count = (targets != IGNORED).sum()
+        return (loss - count * smoothing_constant(smoothing, size)) / count.clamp(min=1)
 
     def shift_right(self, labels: Tensor | None) -> Tensor:
         """What the decoder reads to write ``labels``: the start id, then the labels but the last."""
