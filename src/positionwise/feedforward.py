@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -90,8 +91,11 @@ class FeedForward(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: FFNSpec) -> FeedForward:
-        """The block that a spec describes, freshly initialised."""
-        return cls(**spec.options())
+        """The block that a spec describes, freshly initialised; a module given as activation is copied, never shared."""
+        options = spec.options()
+        if isinstance(spec.activation, nn.Module):
+            options["activation"] = copy.deepcopy(spec.activation)
+        return cls(**options)
 
     @classmethod
     def variant(cls, name: str, d_model: int, d_ff: int, match_parameters: bool = False, **options: Any) -> FeedForward:

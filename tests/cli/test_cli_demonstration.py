@@ -54,8 +54,8 @@ def test_everything_is_printed(shown):
     assert "First linear map" in out
     assert "16 × 32 + 32" in out
     assert re.search(r"loss by step: 10: \d\.\d\d  20: \d\.\d\d  30: \d\.\d\d", out)
-    assert re.search(r"the model +│ +\d+\.\d % +│ +\d+\.\d │ +\d+\.\d", out)
-    assert re.search(r"nearest training +│ +0\.0 % +│ +\d+\.\d │ +\d+\.\d", re.sub(r"\s*sentence", "", out))
+    assert re.search(r"the model +│ +\d+\.\d % +│ +\d+\.\d +│ +\d+\.\d", out)
+    assert re.search(r"nearest training +│ +0\.0 % +│ +\d+\.\d +│ +\d+\.\d", re.sub(r"\s*sentence", "", out))
 
 
 def test_the_examples_are_held_out_sentences(shown, small):

@@ -59,10 +59,17 @@ def test_a_gated_variant_gets_the_width_that_matches(variant):
 
 def test_the_model_follows_the_options():
     config = TrainOptions(
-        d_model=48, num_heads=3, encoder_layers=1, decoder_layers=2, dropout=0.2, label_smoothing=0.3, norm_first=False
+        d_model=48,
+        d_ff=96,
+        num_heads=3,
+        encoder_layers=1,
+        decoder_layers=2,
+        dropout=0.2,
+        label_smoothing=0.3,
+        norm_first=False,
     ).model_config(400)
     expected = {
-        "vocab_size": 400, "d_model": 48, "d_ff": 1024, "num_heads": 3, "encoder_layers": 1, "decoder_layers": 2,
+        "vocab_size": 400, "d_model": 48, "d_ff": 96, "num_heads": 3, "encoder_layers": 1, "decoder_layers": 2,
         "dropout": 0.2, "embedding_dropout": 0.2, "label_smoothing": 0.3, "norm_first": False, "activation": "relu",
         "is_gated": False, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
     }  # fmt: skip

@@ -7,10 +7,10 @@ import pytest
 import torch
 import translation_reference as ref
 
-from positionwise.errors import InputError
+from positionwise.errors import InputError, SpecError
 from positionwise.transformer.models import smoothing_constant
 from reference import array
-from shared import SEPARATE, model, sentences
+from shared import SEPARATE, config, model, sentences
 
 KINDS = [
     {}, {"norm_first": True}, {"positions": "learned", "max_positions": 9}, {"positions": "none"},
@@ -87,9 +87,11 @@ def test_the_loss_is_the_smoothed_cross_entropy_less_its_least_value(smoothing, 
 
 
 def test_every_smoothing_that_the_configuration_takes_has_a_loss():
-    built, labels = model(label_smoothing=0.97, positions="none"), sentences(6, 4)  # above (V − 1) / V
+    built, labels = model(label_smoothing=0.95, positions="none"), sentences(6, 4)  # just below (V − 1) / V
     out = built(input_ids=sentences(5, 7), labels=labels)
-    assert out.loss.item() == pytest.approx(ref.loss(array(out.logits), labels.numpy(), 0.97, 0), rel=3e-6)
+    assert out.loss.item() == pytest.approx(ref.loss(array(out.logits), labels.numpy(), 0.95, 0), rel=1e-12)
+    with pytest.raises(SpecError, match=r"label_smoothing of at most 0\.9565 for 23 words; got 0\.97"):
+        config(label_smoothing=0.97)
 
 
 def test_a_float64_models_loss_has_float64s_accuracy():

@@ -16,11 +16,11 @@ def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A mask (B, S) or (B, S, S), true = keep, as what is added to the scores: (B, 1, 1 or S, S).
 
     What is added to a masked pair is finite, and so low that the score itself is lost: a row with no pair left attends
-    evenly instead of being NaN (in float16 nearly evenly, for want of a number that low).
+    evenly instead of being NaN. float16 has no number that low: such a row then attends as if nothing were masked.
 
     A mask of four axes has been through here and is returned as it is.
     """
-    if mask is None or mask.dim() == 4:
+    if mask is None or (mask.dim() == 4 and mask.is_floating_point()):
         return mask
     if mask.dim() not in (2, 3):
         raise InputError(f"expected a mask of shape (B, S) or (B, S, S); got {tuple(mask.shape)}")

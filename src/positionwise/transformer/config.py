@@ -95,16 +95,19 @@ class TransformerConfig(PreTrainedConfig):
 
     def check(self) -> None:
         """Refuse what no model can be built from."""
-        for name in ("dropout", "embedding_dropout", "attention_dropout", "hidden_dropout", "output_dropout",
-                     "label_smoothing"):  # fmt: skip
+        rates = ("dropout", "embedding_dropout", "attention_dropout", "output_dropout", "label_smoothing")
+        for name in (*rates, "hidden_dropout"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0 <= value < 1:
-                raise SpecError(f"expected {name} to be a number from 0 to below 1; got {value!r}")
+            limit = "at most" if name == "hidden_dropout" else "below"
+            if not isinstance(value, (int, float)) or not (0 <= value < 1 or (value == 1 and limit == "at most")):
+                raise SpecError(f"expected {name} to be a number of at least 0 and {limit} 1; got {value!r}")
         self.feed_forward_spec()
         for name, least in (("vocab_size", 2), ("num_heads", 1), ("encoder_layers", 0), ("decoder_layers", 0),
                             ("max_positions", 1), ("target_spaces", 0), ("target_space_id", 0),
-                            ("pad_token_id", 0), ("target_size", 2), ("head_dim", 1)):  # fmt: skip
+                            ("pad_token_id", 0), ("target_vocab_size", 2), ("key_dim", 1)):  # fmt: skip
             value = getattr(self, name)
+            if value is None and name in ("target_vocab_size", "key_dim"):
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SpecError(f"expected {name} to be an integer of at least {least}; got {value!r}")
         if self.key_dim is None and self.d_model % self.num_heads:

@@ -107,7 +107,7 @@ class DecoderLayer(FeedForwardBlock):
 def decoder_mask(x: Tensor, mask: Tensor | None, cache: EncoderDecoderCache | None) -> Tensor | None:
     """The causal mask over the cached and the new positions, joined with the caller's, as an additive mask."""
     if mask is not None and mask.dim() == 4:
-        return mask
+        return additive_mask(mask, x.dtype)
     past = 0 if cache is None else cache.get_seq_length()
     if mask is None and x.shape[1] == 1:
         return None

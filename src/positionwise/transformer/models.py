@@ -192,7 +192,7 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
         loss = F.cross_entropy(wide, targets, ignore_index=IGNORED, label_smoothing=spread, reduction="sum")
         count = (targets != IGNORED).sum()
-        return (loss - count * smoothing_constant(smoothing, size)) / count.clamp(min=1)
+        return (loss - count.to(loss.dtype) * smoothing_constant(smoothing, size)) / count.clamp(min=1)
 
     def shift_right(self, labels: Tensor | None) -> Tensor:
         """What the decoder reads to write ``labels``: the start id, then the labels but the last."""
