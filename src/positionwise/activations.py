@@ -74,9 +74,10 @@ def gelu_derivative(z: Tensor) -> Tensor:
     """Φ(z) + z·φ(z)."""
     import torch
 
-    cumulative = 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))
-    density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return cumulative + z * density
+    wide = _widened(z)
+    cumulative = 0.5 * (1 + torch.erf(wide * math.sqrt(0.5)))
+    density = torch.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+    return (cumulative + wide * density).to(z.dtype)
 
 
 def gelu_tanh(z: Tensor) -> Tensor:
@@ -90,9 +91,15 @@ def gelu_tanh_derivative(z: Tensor) -> Tensor:
     """The derivative of the tanh form."""
     import torch
 
+    near = _widened(z).clamp(-30, 30)  # further out it is 0 or 1, and z³ would overflow
     scale = math.sqrt(2 / math.pi)
-    t = torch.tanh(scale * (z + 0.044715 * z**3))
-    return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * scale * (1 + 3 * 0.044715 * z * z)
+    t = torch.tanh(scale * (near + 0.044715 * near**3))
+    return (0.5 * (1 + t) + 0.5 * near * (1 - t * t) * scale * (1 + 3 * 0.044715 * near * near)).to(z.dtype)
+
+
+def _widened(z: Tensor) -> Tensor:
+    """Z in float32 where its dtype is narrower: squares overflow in float16 and lose digits in bfloat16."""
+    return z.float() if z.element_size() < 4 else z
 
 
 def silu(z: Tensor) -> Tensor:
@@ -215,7 +222,8 @@ def _name_in_torch(activation: Any) -> str | None:
     from torch.nn import functional as F
 
     if isinstance(activation, nn.Module):
-        if activation._forward_hooks or activation._forward_pre_hooks or activation._backward_hooks:
+        hooks = (activation._forward_hooks, activation._forward_pre_hooks, activation._backward_hooks)
+        if any(hooks) or "forward" in activation.__dict__:
             return None
         if type(activation) is nn.GELU:
             return "gelu_tanh" if activation.approximate == "tanh" else "gelu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from positionwise import activations, kernels
 from positionwise.errors import DtypeError, InputError, SpecError
 from positionwise.functional import depthwise, glorot_uniform_
-from positionwise.spec import FFNSpec, Kernel, pair, taps
+from positionwise.spec import FFNSpec, Kernel, pair, spans, taps
 from positionwise.variants import variant
 
 
@@ -87,11 +88,11 @@ class FeedForward(nn.Module):
         self.linear_v: nn.Module | None = _layer(spec, d_model, d_ff, kernel_size, bias_gate) if is_gated else None
         row = activations.resolve(activation)
         self.activation = row.function if isinstance(row.function, nn.Module) else row
-        self.reset_parameters()
+        self._draw_maps()
 
     @classmethod
     def from_spec(cls, spec: FFNSpec) -> FeedForward:
-        """The block that a spec describes, freshly initialised; a module given as activation is copied, never shared."""
+        """The block that a spec describes, freshly initialised; an activation that is a module is copied, not shared."""
         options = spec.options()
         if isinstance(spec.activation, nn.Module):
             options["activation"] = copy.deepcopy(spec.activation)
@@ -103,7 +104,12 @@ class FeedForward(nn.Module):
         return cls.from_spec(variant(name, d_model, d_ff, match_parameters, **options))
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, as ``init`` says."""
+        """Draw the weights anew, as ``init`` says; an activation with parameters draws its own."""
+        if isinstance(self.activation, nn.Module) and hasattr(self.activation, "reset_parameters"):
+            cast(Any, self.activation).reset_parameters()
+        self._draw_maps()
+
+    def _draw_maps(self) -> None:
         for layer in self.children():
             if layer is self.activation:
                 continue
@@ -141,9 +147,9 @@ class SeparableLinear(nn.Module):
 
     def __init__(self, spec: FFNSpec, in_features: int, out_features: int, kernel: Kernel, bias: bool) -> None:
         super().__init__()
-        shape = (kernel,) if isinstance(kernel, int) else kernel
-        self.depthwise = nn.Parameter(torch.empty(in_features, 1, *shape, device=spec.device, dtype=spec.dtype))
-        self.pointwise = nn.Linear(in_features, out_features, bias, device=spec.device, dtype=spec.dtype)
+        shape = kernel if isinstance(kernel, tuple) else (kernel,)
+        self.depthwise = nn.Parameter(torch.empty(in_features, 1, *shape, device=spec.device, dtype=_dtype(spec)))
+        self.pointwise = nn.Linear(in_features, out_features, bias, device=spec.device, dtype=_dtype(spec))
         self.padding = spec.padding
         self.dilation = pair(spec.dilation)
 
@@ -161,7 +167,13 @@ class SeparableLinear(nn.Module):
 def _layer(spec: FFNSpec, in_features: int, out_features: int, kernel: Kernel, bias: bool) -> nn.Module:
     if taps(kernel):
         return SeparableLinear(spec, in_features, out_features, kernel, bias)
-    return nn.Linear(in_features, out_features, bias, device=spec.device, dtype=spec.dtype)
+    return nn.Linear(in_features, out_features, bias, device=spec.device, dtype=_dtype(spec))
+
+
+def _dtype(spec: FFNSpec) -> torch.dtype | None:
+    """The spec's dtype, which may be given by its name."""
+    given = spec.dtype
+    return cast("torch.dtype | None", getattr(torch, str(given).removeprefix("torch.")) if given is not None else None)
 
 
 def _published_init(layer: nn.Module) -> None:
@@ -195,13 +207,22 @@ def check_input(spec: FFNSpec, x: Tensor) -> None:
 
 
 def _check_length(spec: FFNSpec, x: Tensor, axes: int) -> None:
-    steps = pair(spec.dilation)
-    for axis in range(axes):
-        sizes = (pair(spec.kernel_size)[axis], pair(spec.second_kernel_size)[axis])
-        needed = 1 + sum((size - 1) * steps[axis] for size in sizes)
-        length = x.shape[axis - axes - 1]
+    first, second = spans(spec.kernel_size, spec.dilation), spans(spec.second_kernel_size, spec.dilation)
+    for axis in range(2 - axes, 2):
+        needed, length = 1 + first[axis] + second[axis], x.shape[axis - 3]
         if length < needed:
             raise InputError(f"expected at least {needed} positions for padding 'valid'; got {length}")
+
+
+def _positions_written(spec: FFNSpec, x: Tensor) -> tuple[int, int]:
+    """How many positions the first and the second map write to: fewer than x has, with padding ``valid``."""
+    shape = [1, 1, *x.shape[:-1]]
+    written = []
+    for kernel in (spec.kernel_size, spec.second_kernel_size):
+        if spec.padding == "valid":
+            shape[-2:] = [size - span for size, span in zip(shape[-2:], spans(kernel, spec.dilation), strict=True)]
+        written.append(math.prod(shape))
+    return written[0], written[1]
 
 
 @dataclass(frozen=True)
@@ -224,6 +245,10 @@ class Explanation:
         )
 
 
+def _is_autocast(x: Tensor) -> bool:
+    return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+
+
 def explain(ffn: FeedForward, x: Tensor) -> Explanation:
     """Say which path ``ffn(x)`` takes and why, its FLOPs, and the bytes it saves for backward; nothing is computed.
 
@@ -235,8 +260,15 @@ def explain(ffn: FeedForward, x: Tensor) -> Explanation:
     path = kernels.choose(cast(kernels.Block, ffn))
     tokens = x.numel() // x.shape[-1]
     rate = ffn.dropout if ffn.training else 0.0
+    known = all(kernels.is_plain(layer) or type(layer) is SeparableLinear for layer in ffn.children())
     try:
         saved = replace(ffn.spec, dropout=rate, dtype=x.dtype).saved_for_backward(tokens)
     except SpecError:
-        saved = None
-    return Explanation(path.name, path.reason, ffn.spec.flops(tokens), saved, ffn.spec.equation)
+        known = False
+    return Explanation(
+        path=path.name,
+        reason=path.reason,
+        flops=ffn.spec.flops_by_map(*_positions_written(ffn.spec, x)),
+        saved_for_backward=saved if known and not _is_autocast(x) else None,
+        equation=ffn.spec.equation,
+    )

@@ -5,6 +5,7 @@ Every faster path is held against these functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -83,17 +84,25 @@ def depthwise(x: Tensor, kernel: Tensor, padding: str, dilation: tuple[int, int]
 
     Source: tensor2tensor v1.0.14, ``common_layers.conv_internal`` and ``separable_conv``.
     """
+    if x.numel() == 0 and padding != "valid":
+        return x * kernel.flatten(1).sum(1)  # no output, and zeros as the kernel's gradient
     axes = kernel.dim() - 2
     steps = dilation[:axes]
     spans = [(size - 1) * step for size, step in zip(kernel.shape[2:], steps, strict=True)]
     channels_first = x.movedim(-1, -axes - 1)
-    batch = channels_first.reshape(-1, *channels_first.shape[-axes - 1 :])
-    if padding == "left":
-        batch = F.pad(batch, [side for span in reversed(spans) for side in (span, 0)])
+    leading, rest = channels_first.shape[: -axes - 1], channels_first.shape[-axes - 1 :]
+    # PyTorch pads both sides alike: pad as much as the wider side needs and leave out what is too much, which, unlike
+    # padding the input first, keeps no copy of it for backward.
+    sides = {"valid": [0] * axes, "left": spans, "same": [(span + 1) // 2 for span in spans]}[padding]
     convolve = F.conv1d if axes == 1 else F.conv2d
-    mode = "same" if padding == "same" else "valid"
-    y: Tensor = convolve(batch, kernel, padding=mode, dilation=steps, groups=kernel.shape[0])
-    return y.reshape(*channels_first.shape[: -axes - 1], *y.shape[1:]).movedim(-axes - 1, -1)
+    y = convolve(
+        channels_first.reshape(math.prod(leading), *rest),
+        kernel, padding=tuple(sides), dilation=steps, groups=kernel.shape[0],
+    )  # fmt: skip
+    if padding != "valid":
+        for axis, (side, span, length) in enumerate(zip(sides, spans, rest[1:], strict=True), 2):
+            y = y.narrow(axis, 0 if padding == "left" else side - span // 2, length)
+    return y.reshape(*leading, *y.shape[1:]).movedim(-axes - 1, -1)
 
 
 def glorot_uniform_(weight: Tensor, fan_in: int, fan_out: int) -> Tensor:

@@ -83,8 +83,8 @@ class FFNSpec:
         _bytes_per_element(self.dtype)
 
     def _check_left_padding(self) -> None:
-        sizes = (*pair(self.kernel_size), *pair(self.second_kernel_size))
-        if self.padding == "left" and any(size % 2 == 0 for size in sizes):
+        reach = (*spans(self.kernel_size, 1), *spans(self.second_kernel_size, 1))
+        if self.padding == "left" and any(span % 2 for span in reach):
             raise SpecError(f"expected odd kernel sizes with padding 'left'; got {self._kernels()}")
 
     def _check_what_is_to_come(self) -> None:
@@ -127,10 +127,14 @@ class FFNSpec:
         A multiply-add counts as two; biases, the activation, the gate's product and dropout are not counted. With
         padding ``valid`` the later positions are fewer, so this is an upper bound there.
         """
+        return self.flops_by_map(tokens, tokens)
+
+    def flops_by_map(self, first_tokens: int, second_tokens: int) -> int:
+        """The same where the maps write to different numbers of positions."""
         d, f, out = self.d_model, self.d_ff, self.output_width
-        first = d * f + taps(self.kernel_size) * d
+        first = (d * f + taps(self.kernel_size) * d) * (2 if self.is_gated else 1)
         second = f * out + taps(self.second_kernel_size) * f
-        return 2 * tokens * (first * (2 if self.is_gated else 1) + second)
+        return 2 * (first_tokens * first + second_tokens * second)
 
     def saved_tensors(self) -> tuple[str, ...]:
         """The hidden-sized tensors that the reference path keeps for backward in training.
@@ -148,8 +152,9 @@ class FFNSpec:
         if self.is_gated:
             names += [hidden, "v"]
             hidden = "f(z)·v"
-        if self.dropout:
+        if 0 < self.dropout < 1:
             names.append("dropout mask")
+        if self.dropout:
             hidden = f"dropout({hidden})"
         return tuple(dict.fromkeys([*names, hidden]))
 
@@ -160,11 +165,11 @@ class FFNSpec:
         is that of ``dtype`` (float32 where it is None).
 
         Raises:
-            SpecError: for an activation that is not in the table, and for wide kernels whose padding copies
-                (``left``) or shortens (``valid``) the sequence: the tokens alone do not tell.
+            SpecError: for an activation that is not in the table, and for wide kernels with padding ``valid``, which
+                shortens the sequence: the tokens alone do not tell.
         """
-        if self.convolved_axes and self.padding != "same":
-            raise SpecError(f"expected padding 'same' to count what wide kernels save; got {self.padding!r}")
+        if self.convolved_axes and self.padding == "valid":
+            raise SpecError("expected padding 'same' or 'left' to count what wide kernels save; got 'valid'")
         per_token = self.d_model + len(self.saved_tensors()) * self.d_ff
         if taps(self.kernel_size):
             per_token += self.d_model * (2 if self.is_gated else 1)
@@ -192,15 +197,23 @@ class FFNSpec:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def pair(size: Kernel) -> tuple[int, int]:
-    """A kernel size or dilation as (h, w); an integer is a height."""
-    return size if isinstance(size, tuple) else (size, 1)
+def pair(dilation: Kernel) -> tuple[int, int]:
+    """A dilation as (h, w); an integer holds for both axes."""
+    return dilation if isinstance(dilation, tuple) else (dilation, dilation)
 
 
 def taps(size: Kernel) -> int:
     """How many weights a channel's kernel has; 0 for the width-1 kernel, which is a plain linear map."""
-    h, w = pair(size)
+    h, w = size if isinstance(size, tuple) else (size, 1)
     return 0 if h * w == 1 else h * w
+
+
+def spans(size: Kernel, dilation: Kernel) -> tuple[int, int]:
+    """By how much a kernel reaches beyond one position, on the second axis before d_model and on the one before it."""
+    steps = pair(dilation)
+    if isinstance(size, tuple):
+        return (size[0] - 1) * steps[0], (size[1] - 1) * steps[1]
+    return 0, (size - 1) * steps[0]
 
 
 def _map(name: str, kernel: Kernel, wide_in: int, wide_out: int, bias: bool) -> tuple[Component, ...]:
@@ -210,7 +223,7 @@ def _map(name: str, kernel: Kernel, wide_in: int, wide_out: int, bias: bool) -> 
     linear = Component(f"{name} linear map", calculation, parameters)
     if not taps(kernel):
         return (linear,)
-    shape = " × ".join(f"{size:,}" for size in ((kernel,) if isinstance(kernel, int) else kernel))
+    shape = " × ".join(f"{size:,}" for size in (kernel if isinstance(kernel, tuple) else (kernel,)))
     return Component(f"{name} depthwise kernel", f"{shape} × {wide_in:,}", taps(kernel) * wide_in), linear
 
 
