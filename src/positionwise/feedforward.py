@@ -92,7 +92,7 @@ class FeedForward(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: FFNSpec) -> FeedForward:
-        """The block that a spec describes, freshly initialised; an activation that is a module is copied, not shared."""
+        """The block that a spec describes, freshly initialised; an activation that is a module is copied."""
         options = spec.options()
         if isinstance(spec.activation, nn.Module):
             options["activation"] = copy.deepcopy(spec.activation)

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Any
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 import positionwise
 from positionwise.cli import DONE, FAILED, WRONG, accounting, running, training
@@ -42,13 +42,8 @@ def run(arguments: list[str] | None = None) -> int:
         code: Any = app(arguments, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return WRONG
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context else "positionwise"
-        return _report(error.format_message(), WRONG, f"see {where} --help")
+    except TyperException as error:
+        return _wrong_usage(error)
     except PositionwiseError as error:
         return _report(str(error), FAILED if isinstance(error, (MissingGroupError, OSError, Stopped)) else WRONG)
     except BrokenPipeError:
@@ -57,10 +52,20 @@ def run(arguments: list[str] | None = None) -> int:
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         return _report(f"{error.strerror or error}{place}", FAILED)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _report("interrupted", FAILED)
     except Exception as error:  # a fault of ours: still a line, not a traceback
         return _report(f"unexpected {type(error).__name__}: {error}"[:500], FAILED)
+
+
+def _wrong_usage(error: Any) -> int:
+    """A wrong command line in two lines; none at all prints the help."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help())
+        return WRONG
+    where = context.command_path if context else "positionwise"
+    return _report(error.format_message(), WRONG, f"see {where} --help")
 
 
 def _report(message: str, code: int, hint: str = "") -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +20,7 @@ MINUTES = 1.75
 
 def show_demo(out: Path | None, seed: int) -> None:
     """Run the demonstration and print it."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     parts = split(seed)
     console.print(f"English-Spanish phrasebook: {len(parts.train):,} pairs to learn from, {len(parts.test):,} held out")
     chosen = options(seed, MINUTES)
@@ -31,7 +32,8 @@ def show_demo(out: Path | None, seed: int) -> None:
     _print_scores(console, outcome)
     _print_examples(console, outcome)
     path = outcome.run.path
-    console.print(f'the run is in {path}: echo "{outcome.examples[0].source}" | positionwise translate {path}')
+    sys.stdout.flush()
+    print(f'the run is in {path}: echo "{outcome.examples[0].source}" | positionwise translate {path}')
 
 
 def free_folder() -> Path:

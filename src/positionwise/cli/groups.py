@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 from positionwise.errors import MissingGroupError
+
+PACKAGES = {
+    "models": ("transformers", "rich"),
+    "train": ("transformers", "rich", "tokenizers", "accelerate", "sacrebleu", "tensorboard"),
+}
+"""What a group brings, asked for before anything is done."""
 
 
 def load(module: str, group: str) -> Any:
@@ -14,11 +21,7 @@ def load(module: str, group: str) -> Any:
     Raises:
         MissingGroupError: naming the command that installs the group.
     """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("positionwise"):
-            raise
-        raise MissingGroupError(
-            f"this command needs {error.name}: pip install 'positionwise[{group}]'", name=error.name
-        ) from None
+    for package in PACKAGES[group]:
+        if find_spec(package) is None:
+            raise MissingGroupError(f"this command needs {package}: pip install 'positionwise[{group}]'", name=package)
+    return importlib.import_module(module)

@@ -49,7 +49,8 @@ class TrainingProgress(Listener):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.bars.stop()
+        if self.bars.live.is_started:
+            self.bars.stop()
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""

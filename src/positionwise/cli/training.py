@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from positionwise.cli.groups import load
-from positionwise.errors import SpecError
+from positionwise.errors import RunError, SpecError
 
 Out = Annotated[Path, typer.Option(help="The folder of the run.")]
 BUDGET = ("minutes", "max_steps")
@@ -74,11 +74,13 @@ def _resume(out: Path, paths: list[Path], languages: tuple[str, str] | None, giv
     if fixed := sorted(given.keys() - set(BUDGET)):
         raise SpecError(f"expected a resumed run to keep its options; got {', '.join(fixed)}")
     training = load("positionwise.training.train", "train")
-    record = load("positionwise.training.run", "train").Run.open(out).record
-    kept = record["data"]
-    pairs = load("positionwise.training.data", "train").read_pairs(
-        paths or [Path(name) for name in kept["files"]], languages or kept["languages"]
-    )
+    run = load("positionwise.training.run", "train").Run.open(out)
+    run.unfinished()
+    origin = run.record.get("data", {})
+    paths = paths or [Path(name) for name in origin.get("files", ())]
+    if not paths:
+        raise RunError(f"expected run.json in {out} to name its files of pairs; got none (give them with --data)")
+    pairs = load("positionwise.training.data", "train").read_pairs(paths, languages or origin.get("languages"))
     with load("positionwise.cli.progress", "train").TrainingProgress() as progress:
         run = training.resume(pairs, out, progress, **given)
     print(f"the run is in {run.path}")

@@ -8,6 +8,7 @@ import json
 import random
 import unicodedata
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -51,8 +52,8 @@ def read_pairs(paths: Sequence[Path], languages: tuple[str, str] | None = None) 
     if not pairs:
         raise DataError(f"expected pairs in {' and '.join(map(str, paths))}; got an empty file")
     for number, pair in enumerate(pairs, 1):
-        for sentence in pair:
-            check_sentence(sentence, f"{paths[0]}, line {number}")
+        for sentence, path in zip(pair, (paths[0], paths[-1]), strict=True):
+            check_sentence(sentence, f"{path}, line {number}")
     return pairs
 
 
@@ -63,6 +64,9 @@ def check_sentence(sentence: str, where: str) -> None:
         raise DataError(f"{where}: expected a sentence; got an empty line or field")
     if words > MAX_WORDS:
         raise DataError(f"{where}: expected at most {MAX_WORDS:,} words; got {words:,}")
+    for character in sentence:
+        if character in "\t\n\r\ufeff" or "\ud800" <= character <= "\udfff":
+            raise DataError(f"{where}: expected one line of text; got the character U+{ord(character):04X} in it")
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -71,7 +75,7 @@ def read_lines(path: Path) -> Iterator[str]:
         with _open(path) as stream:
             for number, line in enumerate(stream, 1):
                 yield _decode(line, f"{path}, line {number}")
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
         raise DataError(f"expected a readable file at {path}; got {_reason(error)}") from None
 
 
@@ -122,7 +126,7 @@ def _json_pairs(path: Path, lines: Sequence[str], languages: tuple[str, str] | N
     for number, line in enumerate(lines, 1):
         where = f"{path}, line {number}"
         try:
-            entry = json.loads(line)["translation"]
+            entry = dict.copy(json.loads(line)["translation"])
             languages = languages or tuple(entry)[:2]
             source, target = (entry[language] for language in languages)
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -166,7 +170,7 @@ def split_by_source(pairs: Sequence[Pair], validation: int, test: int, seed: int
         DataError: when too few sources would be left to learn from.
     """
     keys = sorted({source_key(pair.source) for pair in pairs})
-    if len(keys) < 2 * (validation + test) or validation + test >= len(keys):
+    if len(keys) <= 2 * (validation + test):
         raise DataError(
             f"expected more than {2 * (validation + test):,} distinct sources to hold out {validation + test:,}; "
             f"got {len(keys):,}"
@@ -181,7 +185,7 @@ def split_by_source(pairs: Sequence[Pair], validation: int, test: int, seed: int
 
 def source_key(sentence: str) -> str:
     """A sentence without its case, white space and Unicode form."""
-    return " ".join(unicodedata.normalize("NFC", sentence).casefold().split())
+    return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFD", sentence).casefold()).split())
 
 
 def references(pairs: Sequence[Pair]) -> dict[str, list[str]]:

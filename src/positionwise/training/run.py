@@ -75,6 +75,19 @@ class Run:
             )
         return cls(path, record)
 
+    def unfinished(self) -> Path:
+        """The checkpoint that a training can go on from.
+
+        Raises:
+            RunError: when the training has ended, or never reached a checkpoint.
+        """
+        if self.record.get("results"):
+            raise RunError(f"expected a training that has not ended; got {self.path}, which has its results")
+        checkpoint = self.checkpoint()
+        if checkpoint is None:
+            raise RunError(f"expected a checkpoint in {self.path}; got none")
+        return checkpoint
+
     def save_record(self) -> None:
         """Write ``run.json``."""
         text = json.dumps(self.record, indent=1, ensure_ascii=False) + "\n"

@@ -42,7 +42,8 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, sentences: list[str]) -> list[list[int]]:
-    """Sentences as ids, each ending in ``<eos>``."""
+    """Sentences as ids, each ending in ``<eos>``; a sentence that spells a special entry is text like any other."""
+    tokenizer.encode_special_tokens = True
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(sentences)]
 
 

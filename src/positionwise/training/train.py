@@ -11,7 +11,7 @@ from typing import Any
 from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
-from positionwise.errors import RunError, Stopped
+from positionwise.errors import DataError, RunError, Stopped
 from positionwise.training.batches import Examples
 from positionwise.training.data import Pair, Split, references, split_by_source
 from positionwise.training.memory import keep_freed_memory
@@ -90,14 +90,14 @@ def resume(pairs: Sequence[Pair], out: Path, listener: Listener | None = None, *
         RunError: when the folder is not a run, has ended, has no checkpoint, or was trained on other pairs.
     """
     run = Run.open(out)
-    options = replace(TrainOptions(**run.record["options"]), **budget)
-    checkpoint = run.checkpoint()
-    if run.record["results"]:
-        raise RunError(f"expected a training that has not ended; got {out}, which has its results")
-    if checkpoint is None:
-        raise RunError(f"expected a checkpoint in {out}; got none")
+    checkpoint = run.unfinished()
+    try:
+        options = replace(TrainOptions(**run.record["options"]), **budget)
+        learned_from = run.record["data"]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise RunError(f"expected options and data in run.json of {out}; got {error!r}") from None
     train = split_by_source(pairs, options.validation, options.held_out, options.seed).train
-    if fingerprint(train) != run.record["data"]["sha256"]:
+    if fingerprint(train) != learned_from:
         raise RunError(f"expected the pairs that {out} was trained on; got others")
     return _fit(run, train, options, checkpoint, listener or Listener())
 
@@ -136,6 +136,10 @@ def _fit(run: Run, train: Sequence[Pair], options: TrainOptions, checkpoint: Pat
 def _examples(tokenizer: Any, pairs: Sequence[Pair], max_length: int, listener: Listener) -> Examples:
     sources, targets = (encode(tokenizer, [pair[side] for pair in pairs]) for side in (0, 1))
     kept = [i for i in range(len(pairs)) if max(len(sources[i]), len(targets[i])) <= max_length]
+    if not kept:
+        raise DataError(
+            f"expected pairs of at most max_length={max_length} pieces of words; got none in {len(pairs):,}"
+        )
     if len(kept) < len(pairs):
         listener.note(f"{len(pairs) - len(kept):,} pairs longer than {max_length} pieces of words are not learned from")
     return Examples([sources[i] for i in kept], [targets[i] for i in kept])

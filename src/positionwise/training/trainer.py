@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -17,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from positionwise.errors import RunError
 from positionwise.training.batches import Examples, TokenBatches, collate
 from positionwise.training.budget import Budget
 from positionwise.training.options import TrainOptions
@@ -113,11 +115,24 @@ class TranslationTrainer(Trainer):
         """Train until the budget is spent or a signal comes."""
         earlier = 0.0
         if checkpoint is not None:
-            state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-            earlier, self.tokens = state["seconds"], state["tokens"]
+            with _whole(checkpoint):
+                state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+                earlier, self.tokens = state["seconds"], state["tokens"]
         self.budget.start(earlier)
         with self.watcher.signals():
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with _whole(Path(resume_from_checkpoint)):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _whole(Path(checkpoint or "")):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _whole(Path(checkpoint or "")):
+            super()._load_rng_state(checkpoint)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write a checkpoint beside the others, rename it when it is whole, then delete the others."""
@@ -131,6 +146,16 @@ class TranslationTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         state = {"seconds": self.budget.seconds, "tokens": self.tokens}
         (path / STATE).write_text(json.dumps(state), encoding="utf-8")
+
+
+@contextmanager
+def _whole(checkpoint: Path) -> Iterator[None]:
+    """Turn whatever a damaged checkpoint raises into an error that names it."""
+    try:
+        yield
+    except Exception as error:
+        got = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"expected a whole checkpoint at {checkpoint}; got {got}") from None
 
 
 class Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 3_000
 """Source ids in a batch, beams counted: large enough to keep two cores busy, small enough for their caches."""
+
+LENGTH_STEP = 8
+"""Sentences are translated together when their lengths, rounded up to a multiple of this, are equal."""
 
 
 def translate(
@@ -58,8 +62,16 @@ def translate(
 
 
 def _batches(rows: Sequence[list[int]], tokens: int) -> Iterator[list[int]]:
-    order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
-    return cut(order, [(len(row), len(row)) for row in rows], tokens)
+    """Batches of sentences of one step of lengths, so that a sentence's own length decides how long it may become."""
+    steps: dict[int, list[int]] = defaultdict(list)
+    for i in sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i])):
+        steps[_step(rows[i])].append(i)
+    for order in steps.values():
+        yield from cut(order, [(len(row), len(row)) for row in rows], tokens)
+
+
+def _step(row: list[int]) -> int:
+    return -(-len(row) // LENGTH_STEP) * LENGTH_STEP
 
 
 @torch.inference_mode()
@@ -67,6 +79,6 @@ def _translate_batch(
     model: TransformerForTranslation, tokenizer: Tokenizer, rows: list[list[int]], beams: int
 ) -> list[str]:
     ids = pad(rows).to(model.device)
-    longest = min(2 * ids.shape[1] + 10, model.config.max_positions - 1)
+    longest = min(2 * _step(rows[0]) + 10, model.config.max_positions - 1)
     written = model.generate(ids, num_beams=beams, max_new_tokens=longest, do_sample=False)
     return decode(tokenizer, written.tolist())

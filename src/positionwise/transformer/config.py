@@ -100,7 +100,7 @@ class TransformerConfig(PreTrainedConfig):
             value = getattr(self, name)
             limit = "at most" if name == "hidden_dropout" else "below"
             if not isinstance(value, (int, float)) or not (0 <= value < 1 or (value == 1 and limit == "at most")):
-                raise SpecError(f"expected {name} to be a number of at least 0 and {limit} 1; got {value!r}")
+                raise SpecError(f"expected {name} to be at least 0 and {limit} 1; got {value!r}")
         self.feed_forward_spec()
         for name, least in (("vocab_size", 2), ("num_heads", 1), ("encoder_layers", 0), ("decoder_layers", 0),
                             ("max_positions", 1), ("target_spaces", 0), ("target_space_id", 0),
