@@ -33,10 +33,11 @@ def test_a_missing_package_is_a_line_that_names_the_command(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_module_is_imported_on_use():
+def test_a_module_is_imported_on_use(monkeypatch):
     assert groups.load("json", "models").dumps([1]) == "[1]"
+    monkeypatch.setitem(groups.PACKAGES, "train", ("json", "nothing_here"))
     with pytest.raises(MissingGroupError, match=r"needs nothing_here: pip install 'positionwise\[train\]'") as caught:
-        groups.load("nothing_here", "train")
+        groups.load("json", "train")
     assert caught.value.name == "nothing_here"
 
 

@@ -62,7 +62,7 @@ def _wrong_usage(error: Any) -> int:
     """A wrong command line in two lines; none at all prints the help."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(context.get_help())
+        print(error.ctx.get_help())
         return WRONG
     where = context.command_path if context else "positionwise"
     return _report(error.format_message(), WRONG, f"see {where} --help")

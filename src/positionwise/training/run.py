@@ -73,6 +73,10 @@ class Run:
             raise RunError(
                 f"expected a run of format {FORMAT}; got format {written} of positionwise {version} in {path}"
             )
+        if missing := {"options", "results"} - record.keys():
+            raise RunError(
+                f"expected options and results in run.json of {path}; got no {' and no '.join(sorted(missing))}"
+            )
         return cls(path, record)
 
     def unfinished(self) -> Path:
@@ -81,7 +85,7 @@ class Run:
         Raises:
             RunError: when the training has ended, or never reached a checkpoint.
         """
-        if self.record.get("results"):
+        if self.record["results"]:
             raise RunError(f"expected a training that has not ended; got {self.path}, which has its results")
         checkpoint = self.checkpoint()
         if checkpoint is None:
