@@ -100,6 +100,6 @@ def _map(state, name, spec):
     if f"{name}.depthwise" not in state:
         return None
     kernel = state[f"{name}.depthwise"][:, 0]
-    steps = spec.dilation if isinstance(spec.dilation, tuple) else (spec.dilation, 1)
+    steps = spec.dilation if isinstance(spec.dilation, tuple) else (spec.dilation, spec.dilation)
     weight, bias = state[f"{name}.pointwise.weight"], state.get(f"{name}.pointwise.bias")
     return lambda x: linear(depthwise(x, kernel, spec.padding, steps), weight, bias)

@@ -28,6 +28,7 @@ WIDE = [
     {"kernel_size": 3}, {"second_kernel_size": 5}, {"kernel_size": 3, "second_kernel_size": 3, "dilation": 2},
     {"kernel_size": (3, 1), "second_kernel_size": (5, 1)}, {"kernel_size": (3, 3), "dilation": (1, 2)},
     {"kernel_size": (1, 3), "second_kernel_size": 3}, {"kernel_size": 5, "second_kernel_size": (1, 3)},
+    {"kernel_size": (3, 3), "dilation": 2},
 ]  # fmt: skip
 PADDINGS = ["same", "left", "valid"]
 
