@@ -223,6 +223,11 @@ def test_numbers_that_are_not_real_are_refused(dtype, options):
     assert isinstance(caught.value, TypeError)
 
 
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(DtypeError, match="expected a tensor; got ndarray"):
+        FeedForward(6, 8)(np.zeros((2, 6), dtype=np.float32))
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 7), (6, 2), (2, 0), (0,)])
 @pytest.mark.parametrize("options", [{}, {"kernel_size": 3}, {"second_kernel_size": (3, 3)}], ids=str)
 def test_a_wrong_last_axis_is_refused_with_both_shapes(shape, options):

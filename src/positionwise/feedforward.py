@@ -193,6 +193,8 @@ def _published_init(layer: nn.Module) -> None:
 
 def check_input(spec: FFNSpec, x: Tensor) -> None:
     """Refuse a tensor that the block cannot take, saying what was expected and what came."""
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"expected a tensor; got {type(x).__name__}")
     if not x.is_floating_point():
         raise DtypeError(f"expected a floating-point input; got {x.dtype}")
     if x.dim() == 0 or x.shape[-1] != spec.d_model:
