@@ -243,7 +243,7 @@ class Explanation:
         saved = "not known" if self.saved_for_backward is None else f"{self.saved_for_backward:,} bytes"
         return (
             f"path: {self.path} ({self.reason})\nFLOPs, forward: {self.flops:,}\n"
-            f"saved for backward: {saved}\nequation: {self.equation}"
+            f"saved for backward, with gradients on: {saved}\nequation: {self.equation}"
         )
 
 

@@ -31,7 +31,7 @@ class Component:
 
     def to_dict(self) -> dict[str, Any]:
         """The component as JSON would hold it."""
-        return {"name": self.name, "calculation": self.calculation, "parameters": self.parameters}
+        return {"name": self.name, "calculation": self.calculation, "parameters": int(self.parameters)}
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class FFNSpec:
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         self._check_left_padding()
+        self._check_dilation()
         self._check_what_is_to_come()
         _bytes_per_element(self.dtype)
 
@@ -86,6 +87,11 @@ class FFNSpec:
         reach = (*spans(self.kernel_size, 1), *spans(self.second_kernel_size, 1))
         if self.padding == "left" and any(span % 2 for span in reach):
             raise SpecError(f"expected odd kernel sizes with padding 'left'; got {self._kernels()}")
+
+    def _check_dilation(self) -> None:
+        kernels = [kernel for kernel in (self.kernel_size, self.second_kernel_size) if taps(kernel)]
+        if isinstance(self.dilation, tuple) and any(not isinstance(kernel, tuple) for kernel in kernels):
+            raise SpecError(f"expected an integer dilation with integer kernel sizes; got {self.dilation!r}")
 
     def _check_what_is_to_come(self) -> None:
         if self.recompute:
@@ -131,6 +137,9 @@ class FFNSpec:
 
     def flops_by_map(self, first_tokens: int, second_tokens: int) -> int:
         """The same where the maps write to different numbers of positions."""
+        for tokens in (first_tokens, second_tokens):
+            if not isinstance(tokens, Integral) or tokens < 0:
+                raise SpecError(f"expected a number of tokens of at least 0; got {tokens!r}")
         d, f, out = self.d_model, self.d_ff, self.output_width
         first = (d * f + taps(self.kernel_size) * d) * (2 if self.is_gated else 1)
         second = f * out + taps(self.second_kernel_size) * f

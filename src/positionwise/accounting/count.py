@@ -55,6 +55,8 @@ def account(
         return _module(block, _spec_name(target), tokens)
     if _is_config(target):
         return _configuration(target, type(target).__name__, batch, sequence)
+    if isinstance(target, nn.Module) and _is_config(getattr(target, "config", None)):
+        return _configuration(target.config, type(target).__name__, batch, sequence, target)
     if isinstance(target, nn.Module):
         return _module(target, type(target).__name__, tokens)
     raise AccountError(f"expected a spec, a module, a configuration or a preset's name; got {type(target).__name__}")
@@ -94,13 +96,18 @@ def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int 
     return _configuration(config, name, batch, sequence)
 
 
-def _configuration(config: TransformerConfig, name: str, batch: int | None, sequence: int | None) -> Account:
-    """The configuration's closed form, held against the parameters of the model built on the meta device."""
+def _configuration(
+    config: TransformerConfig, name: str, batch: int | None, sequence: int | None, model: nn.Module | None = None
+) -> Account:
+    """The configuration's closed form, held against the parameters of the model, built on the meta device if need be."""
     from positionwise.accounting import transformers
     from positionwise.transformer import TransformerForTranslation
 
-    with torch.device("meta"):
-        model = TransformerForTranslation(config)
+    if batch is not None and sequence is not None and config.positions == "learned" and sequence > config.max_positions:
+        raise AccountError(f"expected a sequence of at most max_positions={config.max_positions}; got {sequence}")
+    if model is None:
+        with torch.device("meta"):
+            model = TransformerForTranslation(config)
     counted: dict[str, int] = defaultdict(int)
     for parameter, _, size in parameter_sizes(model):
         counted[transformers.place(parameter, config)] += size
@@ -162,7 +169,8 @@ def _beyond_spec(path: str, block: FeedForward) -> int:
         if layer is not block.activation
     )
     if plain or counted < block.spec.parameters:
-        compare({path: block.spec.parameters}, {path: counted})
+        name = path or type(block).__name__
+        compare({name: block.spec.parameters}, {name: counted})
     return counted - block.spec.parameters
 
 

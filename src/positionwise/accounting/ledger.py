@@ -73,10 +73,10 @@ class Group:
         """The group as JSON would hold it."""
         entry = {
             "path": self.path, "instances": self.instances, "applications": self.applications,
-            "d_model": self.d_model, "d_ff": self.d_ff, "activation": self.activation, "gated": self.gated,
+            "d_model": int(self.d_model), "d_ff": int(self.d_ff), "activation": self.activation, "gated": self.gated,
             "gate_half": self.gate_half, "layout": self.layout, "input": self.input.to_dict(),
             "output": self.output.to_dict(), "components": [part.to_dict() for part in self.components],
-            "per_instance": self.per_instance, "total": self.total, "equation": self.equation,
+            "per_instance": int(self.per_instance), "total": int(self.total), "equation": self.equation,
             "source": {**asdict(self.source), "lines": list(self.source.lines)},
         }  # fmt: skip
         costs = {"flops": self.flops, "saved_for_backward": self.saved_for_backward}

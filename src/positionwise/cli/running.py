@@ -22,6 +22,7 @@ def translate(
     beam: Beam = 1,
 ) -> None:
     """Translate sentences, one a line, to standard output; an empty line stays empty."""
+    load("positionwise.training.run", "train").Run.open(run)
     data = load("positionwise.training.data", "train")
     name = "standard input" if file is None else str(file)
     lines = list(data.decode_lines(sys.stdin.buffer, name) if file is None else data.read_lines(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,13 +54,17 @@ class TrainOptions:
             raise SpecError("expected a number of minutes or of steps; got neither")
         for name in ("minutes", "checkpoint_minutes", "learning_rate"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SpecError(f"expected {name} to be above 0; got {value!r}")
+            if value is not None and not 0 < value < math.inf:
+                raise SpecError(f"expected {name} to be above 0 and finite; got {value!r}")
         for name, least in (("max_steps", 1), ("vocab_size", 259), ("batch_tokens", 1), ("max_length", 2),
                             ("validation", 1), ("held_out", 1)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SpecError(f"expected {name} to be at least {least}; got {value!r}")
+        if not 0 <= self.seed < 2**32:
+            raise SpecError(f"expected seed to be from 0 to 2**32 - 1; got {self.seed!r}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise SpecError(f"expected weight_decay to be at least 0 and finite; got {self.weight_decay!r}")
         if not 0 <= self.warmup < 1:
             raise SpecError(f"expected warmup to be at least 0 and below 1; got {self.warmup!r}")
 

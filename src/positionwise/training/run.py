@@ -46,8 +46,7 @@ class Run:
         Raises:
             RunError: when the folder holds a run already, or anything else.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"expected {path} to be a new or empty folder; got {_occupant(path)}")
+        refuse_taken(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, {"format": FORMAT, "version": positionwise.__version__, "options": options, "results": {}})
         run.save_record()
@@ -183,6 +182,12 @@ class Run:
         for path in self.path.glob("checkpoint-*"):
             if path.name != checkpoint:
                 _remove(path)
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise a `RunError` when a folder holds a run already, or anything else."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"expected {path} to be a new or empty folder; got {_occupant(path)}")
 
 
 def _occupant(path: Path) -> str:

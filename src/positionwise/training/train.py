@@ -16,7 +16,7 @@ from positionwise.training.batches import Examples
 from positionwise.training.data import Pair, Split, references, split_by_source
 from positionwise.training.memory import keep_freed_memory
 from positionwise.training.options import TrainOptions
-from positionwise.training.run import Run
+from positionwise.training.run import Run, refuse_taken
 from positionwise.training.scoring import Scores, score
 from positionwise.training.tokenizer import encode, train_tokenizer
 from positionwise.training.trainer import Progress, TranslationTrainer
@@ -67,14 +67,23 @@ def start_split(
     origin: dict[str, Any] | None = None,
 ) -> Run:
     """Train on pairs that are split already; see `start`."""
-    options.model_config(options.vocab_size)  # refuses sizes that no model has before anything is written
+    listener = listener or Listener()
+    # Everything that may refuse comes before the first file is written.
+    refuse_taken(out)
+    options.model_config(options.vocab_size)
+    tokenizer = train_tokenizer((text for pair in split.train for text in pair), options.vocab_size)
+    if tokenizer.get_vocab_size() < options.vocab_size:
+        listener.note(
+            f"the pairs give {tokenizer.get_vocab_size():,} entries, fewer than the {options.vocab_size:,} asked for"
+        )
+    examples = _examples(tokenizer, split.train, options.max_length, listener)
     run = Run.create(out, options.to_dict())
     run.save_pairs("validation", split.validation)
     run.save_pairs("test", split.test)
     run.record["data"] = {**(origin or {}), "pairs": len(split.train), "sha256": fingerprint(split.train)}
     run.save_record()
-    run.save_tokenizer(train_tokenizer((text for pair in split.train for text in pair), options.vocab_size))
-    return _fit(run, split.train, options, None, listener or Listener())
+    run.save_tokenizer(tokenizer)
+    return _fit(run, examples, options, None, listener)
 
 
 def resume(pairs: Sequence[Pair], out: Path, listener: Listener | None = None, **budget: Any) -> Run:
@@ -99,7 +108,9 @@ def resume(pairs: Sequence[Pair], out: Path, listener: Listener | None = None, *
     train = split_by_source(pairs, options.validation, options.held_out, options.seed).train
     if fingerprint(train) != learned_from:
         raise RunError(f"expected the pairs that {out} was trained on; got others")
-    return _fit(run, train, options, checkpoint, listener or Listener())
+    listener = listener or Listener()
+    examples = _examples(run.tokenizer(), train, options.max_length, listener)
+    return _fit(run, examples, options, checkpoint, listener)
 
 
 def fingerprint(pairs: Sequence[Pair]) -> str:
@@ -110,12 +121,11 @@ def fingerprint(pairs: Sequence[Pair]) -> str:
     return digest.hexdigest()
 
 
-def _fit(run: Run, train: Sequence[Pair], options: TrainOptions, checkpoint: Path | None, listener: Listener) -> Run:
+def _fit(run: Run, examples: Examples, options: TrainOptions, checkpoint: Path | None, listener: Listener) -> Run:
     keep_freed_memory()
     transformers_logging.disable_progress_bar()
     set_seed(options.seed)
     tokenizer = run.tokenizer()
-    examples = _examples(tokenizer, train, options.max_length, listener)
     model = TransformerForTranslation(options.model_config(tokenizer.get_vocab_size()))
     listener.note(f"{len(examples):,} pairs to learn from, {model.num_parameters():,} parameters")
     watched = references(run.pairs("validation"))

@@ -7,6 +7,7 @@ random states and TensorBoard are the trainer's.
 from __future__ import annotations
 
 import json
+import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from positionwise.errors import RunError
+from positionwise.errors import RunError, Stopped
 from positionwise.training.batches import Examples, TokenBatches, collate
 from positionwise.training.budget import Budget
 from positionwise.training.options import TrainOptions
@@ -205,7 +206,11 @@ class Watcher(TrainerCallback):
             control.should_evaluate = True
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **rest: Any) -> None:
-        """Report a loss or a validation."""
+        """Report a loss or a validation; a loss that is no number ends the training."""
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise Stopped(
+                f"stopped after {state.global_step:,} steps: the loss is {logs['loss']}; try a lower learning rate"
+            )
         scores = {key: value for key, value in logs.items() if key.startswith("validation")}
         if "loss" in logs or scores:
             self.report(Progress(self.trainer, logs.get("loss"), scores))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -116,7 +117,15 @@ class TransformerConfig(PreTrainedConfig):
             raise SpecError(
                 f"expected target_space_id below target_spaces={self.target_spaces}; got {self.target_space_id}"
             )
-        if not isinstance(self.layer_norm_eps, (int, float)) or self.layer_norm_eps < 0:
+        for name in ("is_gated", "embedding_scale", "share_embeddings", "tie_word_embeddings", "mask_pad_embedding",
+                     "output_bias", "norm_first"):  # fmt: skip
+            if not isinstance(getattr(self, name), bool):
+                raise SpecError(f"expected {name} to be True or False; got {getattr(self, name)!r}")
+        for name, size in (("pad_token_id", min(self.vocab_size, self.target_size)),
+                           ("decoder_start_token_id", self.target_size)):  # fmt: skip
+            if not 0 <= getattr(self, name) < size:
+                raise SpecError(f"expected {name} below the vocabulary's {size}; got {getattr(self, name)!r}")
+        if not isinstance(self.layer_norm_eps, (int, float)) or not 0 <= self.layer_norm_eps < math.inf:
             raise SpecError(f"expected layer_norm_eps to be at least 0; got {self.layer_norm_eps!r}")
         if self.label_smoothing > 1 - 1 / self.target_size:
             most = f"{1 - 1 / self.target_size:.4g} for {self.target_size:,} words"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 
+from positionwise.errors import InputError
 from positionwise.feedforward import FeedForward
 from positionwise.transformer.attention import MultiHeadAttention, additive_mask, causal_mask
 from positionwise.transformer.config import TransformerConfig
@@ -90,7 +91,8 @@ class DecoderLayer(FeedForwardBlock):
         Args:
             x: (B, T, d_model); with a cache, the new positions only.
             memory: (B, S, d_model), the encoder's output.
-            mask: (B, T) or (B, T, T), true = keep, on top of the causal mask.
+            mask: (B, T) or (B, T, T), true = keep, on top of the causal mask; with a cache its last axis holds the
+                cached positions too.
             memory_mask: (B, S) or (B, T, S), true = keep: the source's positions.
             cache: keys and values of the earlier positions.
 
@@ -113,6 +115,8 @@ def decoder_mask(x: Tensor, mask: Tensor | None, cache: EncoderDecoderCache | No
         return None
     causal = causal_mask(x.shape[1], past + x.shape[1], x.device)
     if mask is not None:
+        if mask.shape[-1] != causal.shape[-1]:
+            raise InputError(f"expected a mask over {causal.shape[-1]} positions; got {tuple(mask.shape)}")
         causal = causal & (mask[:, None, :] if mask.dim() == 2 else mask).bool()
     return additive_mask(causal, x.dtype)
 

@@ -1,0 +1,1 @@
+"""Training on sentence pairs: data, tokenizer, batches, the trainer, runs, scores and the demonstration."""
