@@ -92,7 +92,13 @@ def test_a_seed_repeats_a_training(finished, trained):
     again, told = trained()
     assert equal(again, finished[0])
     assert told.losses == finished[1].losses
-    assert not equal(trained(seed=1)[0], finished[0])
+
+
+def test_a_seed_draws_the_first_weights(trained):
+    name = "encoder.layers.0.feed_forward.layer1.weight"
+    runs = [trained(seed=seed, max_steps=1, learning_rate=1e-12, weight_decay=0.0)[0] for seed in (0, 1)]
+    one, other = (run.model().state_dict()[name] for run in runs)
+    assert (one - other).abs().mean() > 0.1
 
 
 def test_a_stopped_training_goes_on_as_if_nothing_had_happened(finished, stopped, pairs, listen):

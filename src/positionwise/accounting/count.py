@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ def account(
     if _is_config(target):
         return _configuration(target, type(target).__name__, batch, sequence)
     if isinstance(target, nn.Module) and _is_config(getattr(target, "config", None)):
-        return _configuration(target.config, type(target).__name__, batch, sequence, target)
+        return _configuration(cast(Any, target.config), type(target).__name__, batch, sequence, target)
     if isinstance(target, nn.Module):
         return _module(target, type(target).__name__, tokens)
     raise AccountError(f"expected a spec, a module, a configuration or a preset's name; got {type(target).__name__}")
@@ -99,7 +99,7 @@ def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int 
 def _configuration(
     config: TransformerConfig, name: str, batch: int | None, sequence: int | None, model: nn.Module | None = None
 ) -> Account:
-    """The configuration's closed form, held against the parameters of the model, built on the meta device if need be."""
+    """The configuration's closed form, held against the parameters of the model (on the meta device)."""
     from positionwise.accounting import transformers
     from positionwise.transformer import TransformerForTranslation
 

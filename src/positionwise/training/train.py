@@ -55,6 +55,7 @@ def start(
         DataError: when too few sources are left to learn from.
         Stopped: when a signal ended it early; the folder can be resumed.
     """
+    options.model_config(options.vocab_size)  # a wrong option is told before a wrong size of the data
     split = split_by_source(pairs, options.validation, options.held_out, options.seed)
     return start_split(split, out, options, listener, origin)
 
