@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
             it that convolves the axis before d_model, a pair (h, w) the two axes before it.
         second_kernel_size: the same for the second map.
         padding: ``same``, ``left`` (causal, odd sizes only) or ``valid`` (the sequence becomes shorter).
-        dilation: of both kernels.
+        dilation: of both kernels; of a pair (h, w), an integer kernel takes h.
         init: ``xavier_uniform`` with zero biases (as published) or ``pytorch`` (nn.Linear's own).
         backend: ``auto`` or ``reference``.
         recompute: not available yet.

@@ -79,7 +79,6 @@ class FFNSpec:
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         self._check_left_padding()
-        self._check_dilation()
         self._check_what_is_to_come()
         _bytes_per_element(self.dtype)
 
@@ -87,11 +86,6 @@ class FFNSpec:
         reach = (*spans(self.kernel_size, 1), *spans(self.second_kernel_size, 1))
         if self.padding == "left" and any(span % 2 for span in reach):
             raise SpecError(f"expected odd kernel sizes with padding 'left'; got {self._kernels()}")
-
-    def _check_dilation(self) -> None:
-        kernels = [kernel for kernel in (self.kernel_size, self.second_kernel_size) if taps(kernel)]
-        if isinstance(self.dilation, tuple) and any(not isinstance(kernel, tuple) for kernel in kernels):
-            raise SpecError(f"expected an integer dilation with integer kernel sizes; got {self.dilation!r}")
 
     def _check_what_is_to_come(self) -> None:
         if self.recompute:

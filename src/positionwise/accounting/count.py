@@ -103,8 +103,6 @@ def _configuration(
     from positionwise.accounting import transformers
     from positionwise.transformer import TransformerForTranslation
 
-    if batch is not None and sequence is not None and config.positions == "learned" and sequence > config.max_positions:
-        raise AccountError(f"expected a sequence of at most max_positions={config.max_positions}; got {sequence}")
     if model is None:
         with torch.device("meta"):
             model = TransformerForTranslation(config)

@@ -54,8 +54,10 @@ class TrainOptions:
             raise SpecError("expected a number of minutes or of steps; got neither")
         for name in ("minutes", "checkpoint_minutes", "learning_rate"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise SpecError(f"expected {name} to be above 0 and finite; got {value!r}")
+            if value is not None and not value > 0:
+                raise SpecError(f"expected {name} to be above 0; got {value!r}")
+            if value == math.inf:
+                raise SpecError(f"expected {name} to be finite; got {value!r}")
         for name, least in (("max_steps", 1), ("vocab_size", 259), ("batch_tokens", 1), ("max_length", 2),
                             ("validation", 1), ("held_out", 1)):  # fmt: skip
             value = getattr(self, name)
