@@ -98,9 +98,9 @@ def test_brackets_in_a_translation_are_printed_as_they_are(small, command, tmp_p
 def test_a_free_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert demonstration.free_folder() == Path("runs/demo")
-    for name in ("demo", "demo-2", "demo-4"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-    assert demonstration.free_folder() == Path("runs/demo-3")
+    for taken, free in (("demo", "demo-2"), ("demo-3", "demo-2"), ("demo-2", "demo-4")):
+        (tmp_path / "runs" / taken).mkdir(parents=True)
+        assert demonstration.free_folder() == Path("runs", free)
 
 
 def test_the_demonstration_stays_under_two_minutes():
