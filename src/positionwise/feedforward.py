@@ -17,7 +17,15 @@ from positionwise.spec import FFNSpec, Kernel, pair, spans, taps
 from positionwise.variants import variant
 
 
-class FeedForward(nn.Module):
+class Network(nn.Module):
+    """A network applied at every position by itself, described by its ``spec``: what accounts count as feed-forward."""
+
+    spec: Any
+    activation: Any
+    """f, or its name."""
+
+
+class FeedForward(Network):
     """y = W₂ · dropout(f(W₁x + b₁) [⊙ (Vx + c)]) + b₂, the same at every position.
 
     W₁ is ``layer1``, W₂ is ``layer2``, V is ``linear_v``: the activation is on ``layer1``'s side, V's is linear.
@@ -81,7 +89,7 @@ class FeedForward(nn.Module):
             d_model, d_ff, dropout, activation, is_gated, bias1, bias2, bias_gate, d_out, kernel_size,
             second_kernel_size, padding, dilation, init, backend, recompute, chunk_size, device, dtype,
         )  # fmt: skip
-        self.spec = spec
+        self.spec: FFNSpec = spec
         self.dropout = dropout
         self.layer1 = _layer(spec, d_model, d_ff, kernel_size, bias1)
         self.layer2 = _layer(spec, d_ff, spec.output_width, second_kernel_size, bias2)

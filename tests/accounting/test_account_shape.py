@@ -82,7 +82,7 @@ def test_the_source_of_a_group_is_the_class_itself():
     assert (source["package"], source["file"]) == ("positionwise", "positionwise/feedforward.py")
     lines = Path(feedforward.__file__).read_text("utf-8").splitlines()
     first, last = source["lines"]
-    assert lines[first - 1] == "class FeedForward(nn.Module):"
+    assert lines[first - 1] == "class FeedForward(Network):"
     assert lines[last - 1].startswith("        return")
 
 

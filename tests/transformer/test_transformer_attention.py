@@ -14,8 +14,8 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
-def attention(key_dim=4, dropout=0.0, dtype=torch.float64):
-    built = MultiHeadAttention(16, 4, key_dim, dropout).to(dtype).eval()
+def attention(key_dim=4, value_dim=None, dropout=0.0, dtype=torch.float64):
+    built = MultiHeadAttention(16, 4, key_dim, value_dim or key_dim, dropout).to(dtype).eval()
     for parameter in built.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return built
@@ -33,18 +33,18 @@ def masks(kind, batch, queries, keys):
     return None if kind == "none" else keep
 
 
-@pytest.mark.parametrize("key_dim", [4, 1, 7], ids=lambda width: f"key_dim {width}")
+@pytest.mark.parametrize("widths", [(4, 4), (1, 1), (7, 7), (2, 5), (5, 2)], ids=str)
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
 @pytest.mark.parametrize("kind", ["none", "keys", "pairs"])
-def test_attention_is_the_formula(key_dim, cross, kind):
-    layer, x = attention(key_dim), draw(3, 5, 16)
+def test_attention_is_the_formula(widths, cross, kind):
+    layer, x = attention(*widths), draw(3, 5, 16)
     memory = draw(3, 8, 16) if cross else x
     keep = masks(kind, 3, 5, memory.shape[1])
     y = layer(x, memory if cross else None, additive_mask(keep, x.dtype))
     kept = None if keep is None else keep.numpy() if kind == "pairs" else keep.numpy()[:, None]
     np.testing.assert_allclose(array(y), ref.attention(ref.weights(layer), "", array(x), array(memory), 4, kept),
                                **CLOSE)  # fmt: skip
-    assert [layer.query.out_features, layer.output.in_features] == [4 * key_dim, 4 * key_dim]
+    assert [layer.query.out_features, layer.output.in_features] == [4 * widths[0], 4 * widths[1]]
 
 
 @pytest.mark.parametrize("kind", ["keys", "pairs"])

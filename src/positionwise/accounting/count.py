@@ -17,7 +17,7 @@ from positionwise.accounting.enumeration import (
 )
 from positionwise.accounting.ledger import Account, FeedForwardAccount, Group
 from positionwise.errors import AccountError, MissingGroupError, SpecError
-from positionwise.feedforward import FeedForward, SeparableLinear
+from positionwise.feedforward import FeedForward, Network, SeparableLinear
 from positionwise.kernels import is_plain
 from positionwise.spec import Component, FFNSpec
 
@@ -123,7 +123,7 @@ def _configuration(
 def _module(module: nn.Module, name: str, tokens: int | None) -> Account:
     """A module's parameters, its feed-forward networks each held against their closed form."""
     groups = feed_forward_groups(module, tokens=tokens)
-    blocks = [(path, part) for path, part in module.named_modules() if isinstance(part, FeedForward)]
+    blocks = [(path, part) for path, part in module.named_modules() if isinstance(part, Network)]
     inside = {id(parameter) for _, block in blocks for parameter in block.parameters()}
     rest: dict[str, int] = defaultdict(int)
     distinct = 0
@@ -158,7 +158,7 @@ def _rows(group: Group, alone: bool) -> tuple[Component, ...]:
     )
 
 
-def _beyond_spec(path: str, block: FeedForward) -> int:
+def _beyond_spec(path: str, block: Network) -> int:
     """How many parameters a block has beyond its spec: none, unless a layer was wrapped or replaced."""
     counted = sum(size for _, _, size in parameter_sizes(block)) + sum(size for _, size in packed_sizes(block))
     plain = all(
@@ -166,10 +166,11 @@ def _beyond_spec(path: str, block: FeedForward) -> int:
         for layer in block.children()
         if layer is not block.activation
     )
-    if plain or counted < block.spec.parameters:
+    expected: int = block.spec.parameters
+    if plain or counted < expected:
         name = path or type(block).__name__
-        compare({name: block.spec.parameters}, {name: counted})
-    return counted - block.spec.parameters
+        compare({name: expected}, {name: counted})
+    return counted - expected
 
 
 def _account(

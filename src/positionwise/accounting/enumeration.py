@@ -15,7 +15,7 @@ from torch import nn
 
 from positionwise.accounting.ledger import Axes, Group, Signal, Source
 from positionwise.errors import AccountError, SpecError
-from positionwise.feedforward import FeedForward
+from positionwise.feedforward import FeedForward, Network
 
 
 def parameter_sizes(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, int]]:
@@ -64,7 +64,7 @@ def tied_names(module: nn.Module) -> tuple[tuple[str, ...], ...]:
 def feed_forward_groups(
     module: nn.Module, positions: Mapping[str, Axes] | None = None, tokens: int | None = None
 ) -> list[Group]:
-    """The `FeedForward` blocks of a module, those of one kind and one place in their layers together.
+    """The feed-forward networks of a module, those of one kind and one place in their layers together.
 
     Args:
         module: anything that holds blocks, or a block itself.
@@ -72,23 +72,24 @@ def feed_forward_groups(
         tokens: positions that each application sees, for FLOPs and bytes.
     """
     first: dict[int, str] = {}
-    places: dict[tuple[str, Any], list[FeedForward]] = defaultdict(list)
+    places: dict[tuple[str, Any], list[Network]] = defaultdict(list)
     for path, part in module.named_modules(remove_duplicate=False):
-        if isinstance(part, FeedForward):
+        if isinstance(part, Network):
             home = first.setdefault(id(part), path)
             places[re.sub(r"(?:^|(?<=\.))\d+(?=\.|$)", "*", home), _kind(part)].append(part)
     return [_group(path, blocks, positions or {}, tokens) for (path, _), blocks in places.items()]
 
 
-def _kind(block: FeedForward) -> tuple[Any, ...]:
+def _kind(block: Network) -> tuple[Any, ...]:
     return block.spec.components, _activation(block)
 
 
-def _activation(block: FeedForward) -> str:
-    return str(getattr(block.activation, "name", type(block.activation).__name__))
+def _activation(block: Network) -> str:
+    given = block.activation
+    return given if isinstance(given, str) else str(getattr(given, "name", type(given).__name__))
 
 
-def _group(path: str, blocks: list[FeedForward], positions: Mapping[str, Axes], tokens: int | None) -> Group:
+def _group(path: str, blocks: list[Network], positions: Mapping[str, Axes], tokens: int | None) -> Group:
     spec = blocks[0].spec
     axes = positions.get(path.partition(".")[0], (("…", "positions"),))
     out = (f"{spec.output_width}", "d_model" if spec.d_out is None else "d_out")
@@ -106,17 +107,20 @@ def _group(path: str, blocks: list[FeedForward], positions: Mapping[str, Axes], 
         output=Signal("Δ" if path else "y", (*axes, out)),
         components=spec.components,
         equation=spec.equation,
-        source=source_of(FeedForward),
+        source=source_of(type(blocks[0])),
         flops=None if tokens is None else sum(block.spec.flops(tokens) for block in blocks),
         saved_for_backward=None if tokens is None else _saved(blocks, tokens),
     )
 
 
-def _saved(blocks: list[FeedForward], tokens: int) -> int | None:
+def _saved(blocks: list[Network], tokens: int) -> int | None:
     """Bytes of all applications in the dtype of each block's parameters; None where they are not known."""
+    known = [block for block in blocks if isinstance(block, FeedForward)]
+    if len(known) < len(blocks):
+        return None
     try:
         return sum(
-            replace(block.spec, dtype=next(block.parameters()).dtype).saved_for_backward(tokens) for block in blocks
+            replace(block.spec, dtype=next(block.parameters()).dtype).saved_for_backward(tokens) for block in known
         )
     except SpecError:
         return None

@@ -44,9 +44,13 @@ def _table(name: str, rows: int, width: int) -> Component:
 
 
 def _attention(name: str, config: TransformerConfig, layers: int) -> Component:
-    d, width = config.d_model, config.num_heads * config.head_dim
-    calculation = f"{layers} × (3 × ({d:,} × {width:,} + {width:,}) + {width:,} × {d:,} + {d:,})"
-    return Component(name, calculation, layers * (3 * (d * width + width) + width * d + d))
+    d, keys, values = config.d_model, config.num_heads * config.head_dim, config.num_heads * config.head_value_dim
+    if keys == values:
+        into = f"3 × ({d:,} × {keys:,} + {keys:,})"
+    else:
+        into = f"2 × ({d:,} × {keys:,} + {keys:,}) + {d:,} × {values:,} + {values:,}"
+    size = (2 * keys + values) * (d + 1) + values * d + d
+    return Component(name, f"{layers} × ({into} + {values:,} × {d:,} + {d:,})", layers * size)
 
 
 def _norms(config: TransformerConfig) -> Component:
@@ -55,7 +59,8 @@ def _norms(config: TransformerConfig) -> Component:
 
 
 def _feed_forward(name: str, config: TransformerConfig, layers: int) -> Component:
-    size = config.feed_forward_spec().parameters
+    spec = config.feed_forward_spec()
+    size = 0 if spec is None else spec.parameters
     return Component(name, f"{layers} × {size:,}", layers * size)
 
 
@@ -88,11 +93,12 @@ def forward_flops(config: TransformerConfig, batch: int, sequence: int) -> int:
     A multiply-add counts as two; products only: no biases, norms, softmax or activations. Attention's two products are
     counted over all pairs of positions, causal or not, as they are computed.
     """
-    d, width = config.d_model, config.num_heads * config.head_dim
-    maps = 4 * d * width * sequence
-    scores = 2 * width * sequence * sequence
+    d, width = config.d_model, config.num_heads * (config.head_dim + config.head_value_dim)
+    maps = 2 * d * width * sequence
+    scores = width * sequence * sequence
     attentions = config.encoder_layers + 2 * config.decoder_layers
     blocks = config.encoder_layers + config.decoder_layers
     output = d * config.target_size * sequence
     products = attentions * (maps + scores) + output
-    return batch * 2 * products + blocks * config.feed_forward_spec().flops(batch * sequence)
+    spec = config.feed_forward_spec()
+    return batch * 2 * products + (0 if spec is None else blocks * spec.flops(batch * sequence))

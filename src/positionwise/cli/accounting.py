@@ -11,7 +11,7 @@ from positionwise.cli.groups import load
 
 
 def account(
-    target: Annotated[str, typer.Argument(help="A preset: transformer-base, keras-translation.")],
+    target: Annotated[str, typer.Argument(help="A preset: transformer-base, transformer-big, keras-translation, …")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON.")] = False,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary size of a preset.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences, for FLOPs and bytes.")] = None,

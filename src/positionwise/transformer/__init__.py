@@ -3,6 +3,7 @@
 from positionwise.transformer.config import TransformerConfig, variant_fields
 from positionwise.transformer.layers import DecoderLayer, EncoderLayer, FeedForwardBlock
 from positionwise.transformer.models import TransformerForTranslation
+from positionwise.transformer.parameter_attention import ParameterAttention
 from positionwise.transformer.presets import PRESETS, preset
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "DecoderLayer",
     "EncoderLayer",
     "FeedForwardBlock",
+    "ParameterAttention",
     "TransformerConfig",
     "TransformerForTranslation",
     "preset",

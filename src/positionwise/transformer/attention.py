@@ -40,13 +40,14 @@ class MultiHeadAttention(nn.Module):
     Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1 and section 3.2.2.
     """
 
-    def __init__(self, d_model: int, num_heads: int, key_dim: int, dropout: float, layer: int = 0) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, key_dim: int, value_dim: int, dropout: float, layer: int = 0
+    ) -> None:
         super().__init__()
-        width = num_heads * key_dim
-        self.query = nn.Linear(d_model, width)
-        self.key = nn.Linear(d_model, width)
-        self.value = nn.Linear(d_model, width)
-        self.output = nn.Linear(width, d_model)
+        self.query = nn.Linear(d_model, num_heads * key_dim)
+        self.key = nn.Linear(d_model, num_heads * key_dim)
+        self.value = nn.Linear(d_model, num_heads * value_dim)
+        self.output = nn.Linear(num_heads * value_dim, d_model)
         self.num_heads = num_heads
         self.dropout = dropout
         self.layer = layer

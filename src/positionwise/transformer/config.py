@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
 
 from positionwise.errors import SpecError, unknown_name
 from positionwise.spec import INITIALISATIONS, FFNSpec
+from positionwise.transformer.parameter_attention import ParameterAttentionSpec
 from positionwise.variants import VARIANTS, variant
 
 POSITIONS = ("sinusoidal", "learned", "none")
+FFN_LAYERS = ("conv_hidden_relu", "conv_hidden_relu_with_sepconv", "parameter_attention", "none")
 
 
 class TransformerConfig(PreTrainedConfig):
@@ -21,8 +24,14 @@ class TransformerConfig(PreTrainedConfig):
         vocab_size: rows of the source embedding.
         target_vocab_size: rows of the target embedding and of the output; None where both sides have one vocabulary.
         d_model, d_ff, num_heads, encoder_layers, decoder_layers: as in Vaswani et al. 2017, table 3.
-        key_dim: width of one head; None for d_model / num_heads.
-        activation, is_gated, bias1, bias2, bias_gate: of every feed-forward network.
+        key_dim: width of one head's queries and keys; None for d_model / num_heads.
+        value_dim: width of one head's values; None for key_dim, as in Keras.
+        ffn_layer: the kind of every feed-forward network, by tensor2tensor's names: ``conv_hidden_relu``
+            (`FeedForward`, whatever its activation), ``conv_hidden_relu_with_sepconv`` (causal kernels over 3 and 31
+            positions before its maps), ``parameter_attention`` (`ParameterAttention` with d_ff keys in each of
+            num_heads heads) or ``none`` (the layer's input itself).
+        parameter_key_dim, parameter_value_dim: widths of one head in parameter attention; None for d_model / num_heads.
+        activation, is_gated, bias1, bias2, bias_gate: of every `FeedForward`.
         init: of every linear map, ``xavier_uniform`` with zero biases or ``pytorch``.
         dropout: of each sublayer's output. embedding_dropout: of the embedded input. attention_dropout: of the
             attention weights. hidden_dropout: of the feed-forward network's hidden units. output_dropout: before the
@@ -54,8 +63,12 @@ class TransformerConfig(PreTrainedConfig):
     d_ff: int = 2048
     num_heads: int = 8
     key_dim: int | None = None
+    value_dim: int | None = None
     encoder_layers: int = 6
     decoder_layers: int = 6
+    ffn_layer: str = "conv_hidden_relu"
+    parameter_key_dim: int | None = None
+    parameter_value_dim: int | None = None
     activation: str = "relu"
     is_gated: bool = False
     bias1: bool = True
@@ -102,12 +115,16 @@ class TransformerConfig(PreTrainedConfig):
             limit = "at most" if name == "hidden_dropout" else "below"
             if not isinstance(value, (int, float)) or not (0 <= value < 1 or (value == 1 and limit == "at most")):
                 raise SpecError(f"expected {name} to be at least 0 and {limit} 1; got {value!r}")
+        for name, known in (("positions", POSITIONS), ("init", INITIALISATIONS), ("ffn_layer", FFN_LAYERS)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
         self.feed_forward_spec()
         for name, least in (("vocab_size", 2), ("num_heads", 1), ("encoder_layers", 0), ("decoder_layers", 0),
                             ("max_positions", 1), ("target_spaces", 0), ("target_space_id", 0),
-                            ("pad_token_id", 0), ("target_vocab_size", 2), ("key_dim", 1)):  # fmt: skip
+                            ("pad_token_id", 0), ("target_vocab_size", 2), ("key_dim", 1),
+                            ("value_dim", 1)):  # fmt: skip
             value = getattr(self, name)
-            if value is None and name in ("target_vocab_size", "key_dim"):
+            if value is None and name in ("target_vocab_size", "key_dim", "value_dim"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SpecError(f"expected {name} to be an integer of at least {least}; got {value!r}")
@@ -130,9 +147,6 @@ class TransformerConfig(PreTrainedConfig):
         if self.label_smoothing > 1 - 1 / self.target_size:
             most = f"{1 - 1 / self.target_size:.4g} for {self.target_size:,} words"
             raise SpecError(f"expected label_smoothing of at most {most}; got {self.label_smoothing!r}")
-        for name, known in (("positions", POSITIONS), ("init", INITIALISATIONS)):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
         if self.share_embeddings and self.target_size != self.vocab_size:
             raise SpecError(
                 "expected one vocabulary size where source and target share their embeddings; "
@@ -148,15 +162,39 @@ class TransformerConfig(PreTrainedConfig):
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head."""
+        """Width of one attention head's queries and keys."""
         return self.d_model // self.num_heads if self.key_dim is None else self.key_dim
 
-    def feed_forward_spec(self) -> FFNSpec:
-        """The feed-forward network of every layer."""
-        return FFNSpec(
+    @property
+    def head_value_dim(self) -> int:
+        """Width of one attention head's values."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether a decoder can go on from new positions alone: not where the networks' kernels read earlier ones."""
+        return self.ffn_layer != "conv_hidden_relu_with_sepconv"
+
+    def feed_forward_spec(self) -> FFNSpec | ParameterAttentionSpec | None:
+        """The feed-forward network of every layer; None for ``none``.
+
+        Source of the kinds: tensor2tensor v1.0.14, ``transformer.transformer_ffn_layer``; there parameter attention
+        drops by ``attention_dropout``.
+        """
+        if self.ffn_layer == "none":
+            return None
+        if self.ffn_layer == "parameter_attention":
+            return ParameterAttentionSpec(
+                self.d_model, self.d_ff, self.num_heads, self.parameter_key_dim, self.parameter_value_dim,
+                self.attention_dropout,
+            )  # fmt: skip
+        spec = FFNSpec(
             self.d_model, self.d_ff, self.hidden_dropout, self.activation, self.is_gated, self.bias1, self.bias2,
             self.bias_gate, init=self.init,
         )  # fmt: skip
+        if self.ffn_layer == "conv_hidden_relu_with_sepconv":
+            return replace(spec, kernel_size=3, second_kernel_size=31, padding="left")
+        return spec
 
 
 def variant_fields(name: str, d_model: int, d_ff: int, match_parameters: bool = False) -> dict[str, Any]:

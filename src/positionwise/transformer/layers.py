@@ -7,15 +7,18 @@ x ← x + dropout(f(LN(x))).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 
 from positionwise.errors import InputError
 from positionwise.feedforward import FeedForward
+from positionwise.spec import FFNSpec
 from positionwise.transformer.attention import MultiHeadAttention, additive_mask, causal_mask
 from positionwise.transformer.config import TransformerConfig
 from positionwise.transformer.dropout import Dropout
+from positionwise.transformer.parameter_attention import ParameterAttention
 
 
 class FeedForwardBlock(nn.Module):
@@ -26,7 +29,7 @@ class FeedForwardBlock(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.feed_forward = FeedForward.from_spec(config.feed_forward_spec())
+        self.feed_forward = feed_forward(config)
         self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.dropout)
         self.norm_first = config.norm_first
@@ -121,9 +124,19 @@ def decoder_mask(x: Tensor, mask: Tensor | None, cache: EncoderDecoderCache | No
     return additive_mask(causal, x.dtype)
 
 
+def feed_forward(config: TransformerConfig) -> nn.Module:
+    """The feed-forward network of a configuration."""
+    spec = config.feed_forward_spec()
+    if isinstance(spec, FFNSpec):
+        return FeedForward.from_spec(spec)
+    return nn.Identity() if spec is None else ParameterAttention(**asdict(spec))
+
+
 def attention(config: TransformerConfig, layer: int) -> MultiHeadAttention:
     """The attention of a configuration."""
-    return MultiHeadAttention(config.d_model, config.num_heads, config.head_dim, config.attention_dropout, layer)
+    return MultiHeadAttention(
+        config.d_model, config.num_heads, config.head_dim, config.head_value_dim, config.attention_dropout, layer
+    )
 
 
 def layer_norm(config: TransformerConfig) -> nn.LayerNorm:

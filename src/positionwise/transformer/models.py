@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from positionwise.errors import InputError
-from positionwise.feedforward import FeedForward
+from positionwise.feedforward import Network
 from positionwise.functional import glorot_uniform_
 from positionwise.transformer.attention import additive_mask
 from positionwise.transformer.config import TransformerConfig
@@ -123,8 +123,12 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
             ``loss`` (with labels), ``logits`` (B, T, target vocabulary), ``cache``, ``encoder_last_hidden_state``.
 
         Raises:
-            InputError: when neither input_ids nor encoder_outputs, or neither decoder_input_ids nor labels, are given.
+            InputError: when neither input_ids nor encoder_outputs, or neither decoder_input_ids nor labels, are given,
+                and for a cache where the feed-forward networks themselves read earlier positions.
         """
+        if cache is not None and not self.config.is_cacheable:
+            raise InputError(f"expected no cache with ffn_layer={self.config.ffn_layer!r}: its kernels read earlier "
+                             "positions, which the cache does not hold; got one")  # fmt: skip
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids != self.config.pad_token_id
         if encoder_outputs is None:
@@ -132,7 +136,7 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         memory = cast(Tensor, encoder_outputs[0])
         if decoder_input_ids is None:
             decoder_input_ids = self.shift_right(labels)
-        if use_cache and cache is None and labels is None:
+        if use_cache and cache is None and labels is None and self.config.is_cacheable:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         hidden = self.decode(decoder_input_ids, memory, attention_mask, cache)
         logits = self.score(hidden)
@@ -147,6 +151,8 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         ids = options.get("input_ids") if inputs is None else inputs
         if ids is not None and options.get("attention_mask") is None:
             options["attention_mask"] = (ids != self.config.pad_token_id).long()
+        if not self.config.is_cacheable:
+            options.setdefault("use_cache", False)
         return super().generate(inputs, **options)
 
     def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
@@ -219,10 +225,8 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         """Draw weights: embeddings N(0, 1/d_model), linear maps as ``config.init`` says."""
         if isinstance(module, (nn.Embedding, Positions)) and hasattr(module, "weight"):
             nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
-        elif isinstance(module, FeedForward):
-            module.reset_parameters()
-        elif isinstance(module, nn.LayerNorm):
-            module.reset_parameters()
+        elif isinstance(module, (Network, nn.LayerNorm)):
+            cast(Any, module).reset_parameters()
         elif isinstance(module, nn.Linear) and self.config.init == "xavier_uniform":
             glorot_uniform_(module.weight, module.in_features, module.out_features)
             if module.bias is not None:
