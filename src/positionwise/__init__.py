@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from positionwise.errors import PositionwiseError as PositionwiseError
     from positionwise.feedforward import FeedForward as FeedForward
     from positionwise.feedforward import explain as explain
+    from positionwise.hidden_density import density as density
     from positionwise.spec import FFNSpec as FFNSpec
 
 __version__ = "0.1.0"
@@ -24,10 +25,11 @@ _HOMES = {
     "PositionwiseError": "positionwise.errors",
     "FeedForward": "positionwise.feedforward",
     "explain": "positionwise.feedforward",
+    "density": "positionwise.hidden_density",
     "FFNSpec": "positionwise.spec",
 }
 
-__all__ = ["Account", "FFNSpec", "FeedForward", "PositionwiseError", "account", "explain"]
+__all__ = ["Account", "FFNSpec", "FeedForward", "PositionwiseError", "account", "density", "explain"]
 
 
 def __getattr__(name: str) -> Any:

@@ -66,6 +66,15 @@ def test_options_override_and_a_seed_is_used(train, training, tmp_path):
     assert run.record["data"]["sha256"] != Run.open(training[0]).record["data"]["sha256"]
 
 
+def test_summaries_are_off_unless_asked_for(train, training, tmp_path):
+    assert train(tmp_path / "new", "--summaries", steps=1).code == 0
+    assert Run.open(tmp_path / "new").record["options"]["summaries"] is True
+    assert Run.open(training[0]).record["options"]["summaries"] is False
+    (log,), (plain,) = ((path / "tensorboard").iterdir() for path in (tmp_path / "new", training[0]))
+    assert b"hidden_density_logit/encoder.layers.0.feed_forward" in log.read_bytes()
+    assert b"hidden_density_logit" not in plain.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -76,6 +85,7 @@ def test_options_override_and_a_seed_is_used(train, training, tmp_path):
         (["--max-steps", "0"], "max_steps to be at least 1; got 0"),
         (["--minutes", "-1"], "minutes to be above 0; got -1"),
         (["--vocab-size", "10"], "vocab_size to be at least 259; got 10"),
+        (["--layers", "0", "--summaries"], "FeedForward blocks to write summaries of; got none in 0 layers"),
         (["--held-out", "90"], "more than 190 distinct sources to hold out 95; got 180"),
     ],
 )
@@ -128,6 +138,7 @@ def test_a_folder_below_a_file_cannot_be_made(train, tmp_path):
         ([], f"{FINISHED}; got .*finished, which has its results"),
         (["--max-steps", "40"], FINISHED),
         (["--seed", "1"], "expected a resumed run to keep its options; got seed$"),
+        (["--summaries"], "expected a resumed run to keep its options; got summaries$"),
         (["--d-model", "16", "--layers", "2"], "keep its options; got d_model, decoder_layers, encoder_layers$"),
     ],
 )

@@ -40,12 +40,16 @@ def train(
     held_out: Annotated[int | None, typer.Option(help="Sources kept to judge by.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Longest sentence, in pieces of words.")] = None,
     checkpoint_minutes: Annotated[float | None, typer.Option(help="Minutes between checkpoints.")] = None,
+    summaries: Annotated[
+        bool | None, typer.Option("--summaries", help="Write histograms of the hidden units for TensorBoard.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every draw.")] = None,
 ) -> None:
     """Train a translation Transformer on sentence pairs."""
     names = (
         "minutes", "max_steps", "variant", "d_model", "d_ff", "num_heads", "vocab_size", "dropout", "batch_tokens",
-        "learning_rate", "validation", "held_out", "max_length", "checkpoint_minutes", "seed",
+        "learning_rate", "validation", "held_out", "max_length", "checkpoint_minutes", "summaries",
+        "seed",
     )  # fmt: skip
     values = locals()
     given = {name: values[name] for name in names if values[name] is not None}

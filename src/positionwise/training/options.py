@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from positionwise.errors import SpecError
+from positionwise.spec import FFNSpec
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class TrainOptions:
     held_out: int = 2000
     """Sources that are kept to judge by."""
     checkpoint_minutes: float = 5.0
+    summaries: bool = False
+    """Whether TensorBoard gets histograms of the hidden units; see `positionwise.training.summaries`."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -79,10 +82,14 @@ class TrainOptions:
         from positionwise.training.tokenizer import EOS, PAD
         from positionwise.transformer import TransformerConfig, variant_fields
 
-        return TransformerConfig(
+        config = TransformerConfig(
             **variant_fields(self.variant, self.d_model, self.d_ff, match_parameters=True),
             vocab_size=vocab_size, num_heads=self.num_heads, encoder_layers=self.encoder_layers,
             decoder_layers=self.decoder_layers, norm_first=self.norm_first, dropout=self.dropout,
             embedding_dropout=self.dropout, label_smoothing=self.label_smoothing, mask_pad_embedding=False,
             pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=PAD,
         )  # fmt: skip
+        layers = config.encoder_layers + config.decoder_layers
+        if self.summaries and not (layers and isinstance(config.feed_forward_spec(), FFNSpec)):
+            raise SpecError(f"expected FeedForward blocks to write summaries of; got none in {layers} layers")
+        return config

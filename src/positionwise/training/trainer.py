@@ -24,6 +24,7 @@ from positionwise.training.batches import Examples, TokenBatches, collate
 from positionwise.training.budget import Budget
 from positionwise.training.options import TrainOptions
 from positionwise.training.run import Run
+from positionwise.training.summaries import Summaries
 from positionwise.training.tokenizer import PAD
 from positionwise.transformer import TransformerForTranslation
 
@@ -77,8 +78,9 @@ class TranslationTrainer(Trainer):
         self.tokens = 0
         self.validate = validate
         watcher = Watcher(self, report)
-        board = TensorBoardCallback(SummaryWriter(str(run.path / "tensorboard")))
-        super().__init__(model, arguments(options, run), callbacks=[watcher, board], train_dataset=examples)
+        writer = SummaryWriter(str(run.path / "tensorboard"))
+        callbacks = [watcher, TensorBoardCallback(writer), *([Summaries(model, writer)] if options.summaries else [])]
+        super().__init__(model, arguments(options, run), callbacks=callbacks, train_dataset=examples)
         self.remove_callback(PrinterCallback)
         self.watcher = watcher
 
