@@ -30,6 +30,10 @@ class DataError(PositionwiseError, ValueError):
     """A file of sentences that cannot be read as pairs."""
 
 
+class ConvertError(PositionwiseError, ValueError):
+    """A source of weights that cannot be read, or that is not what it should be."""
+
+
 class RunError(PositionwiseError, ValueError):
     """A folder that is not a run, or one that this version cannot read."""
 
