@@ -11,6 +11,7 @@ from positionwise.errors import MissingGroupError
 PACKAGES = {
     "models": ("transformers", "rich"),
     "train": ("transformers", "rich", "tokenizers", "accelerate", "sacrebleu", "tensorboard"),
+    "convert": ("transformers", "rich", "h5py", "google_crc32c"),
 }
 """What a group brings, asked for before anything is done."""
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from positionwise.accounting.ledger import Account, Group, group_rows
+from positionwise.convert import Conversion
 
 
 def show(account: Account) -> None:
@@ -52,3 +53,20 @@ def _model_table(account: Account) -> Table:
     for row in account.totals():
         table.add_row(*row, style="bold")
     return table
+
+
+def show_conversion(conversion: Conversion) -> None:
+    """Print what went where."""
+    console = Console(highlight=False)
+    table = Table(title=type(conversion.module).__name__, title_justify="left", title_style="bold")
+    for name in ("Tensor", "Shape", "Goes to"):
+        table.add_column(name, overflow="fold")
+    for row in conversion.rows:
+        table.add_row(Text(row.source), Text(" × ".join(map(str, row.shape))), Text(row.target))
+    console.print(table)
+    for name in conversion.set_aside:
+        console.print(Text(f"set aside: {name}"))
+    used = len({row.source for row in conversion.rows})
+    print(
+        f"{used} of {used} tensors used" + (f", {len(conversion.set_aside)} set aside" if conversion.set_aside else "")
+    )

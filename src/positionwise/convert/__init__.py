@@ -1,0 +1,20 @@
+"""Other libraries' weights as our modules: tensor2tensor, Keras, labml."""
+
+from positionwise.convert.keras import convert_keras, from_keras
+from positionwise.convert.labml import convert_labml, from_labml
+from positionwise.convert.shards import join_shards, split_shards
+from positionwise.convert.tensor2tensor import convert_tensor2tensor, from_tensor2tensor
+from positionwise.convert.tensors import Conversion
+
+CONVERTERS = {"tensor2tensor": convert_tensor2tensor, "keras": convert_keras, "labml": convert_labml}
+"""Libraries by name, and what reads their weights into a `Conversion`."""
+
+__all__ = [
+    "CONVERTERS",
+    "Conversion",
+    "from_keras",
+    "from_labml",
+    "from_tensor2tensor",
+    "join_shards",
+    "split_shards",
+]
