@@ -28,7 +28,7 @@ def worker(contender: str, steps: int) -> None:
     from positionwise.training.demo import split
     from positionwise.training.memory import keep_freed_memory
     from positionwise.training.options import TrainOptions
-    from positionwise.training.tokenizer import encode, train_tokenizer
+    from positionwise.training.tokenizer import train_tokenizer
     from positionwise.transformer import TransformerForTranslation, dropout
 
     if contender != "freed memory handed back":
@@ -38,7 +38,7 @@ def worker(contender: str, steps: int) -> None:
     options = TrainOptions()
     train = split(0).train[:10_000]
     tokenizer = train_tokenizer((text for pair in train for text in pair), 1000)
-    examples = Examples(*(encode(tokenizer, [pair[side] for pair in train]) for side in (0, 1)))
+    examples = Examples(*(tokenizer.encode([pair[side] for pair in train]) for side in (0, 1)))
     batches = [collate([examples[i] for i in batch]) for batch in TokenBatches(examples, options.batch_tokens, 0)]
     model = TransformerForTranslation(options.model_config(options.vocab_size)).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)

@@ -6,9 +6,11 @@ import shutil
 
 import pytest
 
+from positionwise.training.converted import converted_run
 from positionwise.training.run import Run
 from positionwise.training.scoring import Scores
 from positionwise.training.translate import translate
+from positionwise.transformer import TransformerConfig, TransformerForTranslation
 
 SENTENCES = ["I see the red cat.", "I sell the old book.", "¿Qué? 😀"]
 
@@ -130,6 +132,34 @@ def test_evaluation_takes_other_pairs(command, run, translated, tmp_path):
     assert (scores["sentences"], scores["exact_match"]) == (2, 50)
     aligned = command("evaluate", run, "--data", tmp_path / "en", "--data", tmp_path / "es", "--json")
     assert json.loads(aligned.out) == scores
+
+
+@pytest.fixture
+def converted(tmp_path):
+    """Makes the folder of a converted model, with its vocabulary or without."""
+    entries = ["", "", "the_", "cat_", *"\\_; u0123456789"]
+    (tmp_path / "vocab").write_text("".join(f"'{entry}'\n" for entry in entries))
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = TransformerForTranslation(TransformerConfig(vocab_size=len(entries), **sizes))
+    return lambda file: converted_run(tmp_path / "model", model, file and tmp_path / file, {}).path
+
+
+def test_a_converted_model_translates_and_is_scored(command, converted, tmp_path):
+    path = converted("vocab")
+    result = command("translate", path, stdin="the cat\nthe dog\n")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines == translate(Run.open(path).model(), Run.open(path).tokenizer(), ["the cat", "the dog"])
+    (tmp_path / "pairs.tsv").write_text(f"the cat\t{lines[0]}\n", "utf-8")
+    scored = command("evaluate", path, "--data", tmp_path / "pairs.tsv", "--json")
+    assert json.loads(scored.out)["exact_match"] == 100
+    assert f"got no {path / 'test.tsv'} (evaluate --data gives them)" in command("evaluate", path).refused()
+
+
+def test_a_converted_model_without_its_vocabulary_says_where_to_put_it(command, converted):
+    path = converted(None)
+    place = path / "vocabulary.subwords"
+    assert f"(put tensor2tensor's vocabulary file at {place})" in command("translate", path, stdin="the cat").refused()
 
 
 def test_evaluation_refuses_pairs_that_cannot_be_read(command, run, tmp_path):

@@ -12,7 +12,7 @@ import positionwise
 from positionwise.errors import RunError
 from positionwise.training.data import Pair
 from positionwise.training.run import FORMAT, Run, WriteError
-from positionwise.training.tokenizer import decode, encode, train_tokenizer
+from positionwise.training.tokenizer import train_tokenizer
 from positionwise.transformer import TransformerForTranslation
 
 
@@ -160,11 +160,11 @@ def test_the_tokenizer_is_read_here_and_by_transformers(tmp_path, pairs):
     tokenizer = train_tokenizer([text for pair in pairs for text in pair], 320)
     made.save_tokenizer(tokenizer)
     sentences = ["I see the red cat.", "¿El niño?", "😀"]
-    ids = encode(tokenizer, sentences)
-    assert encode(made.tokenizer(), sentences) == ids
+    ids = tokenizer.encode(sentences)
+    assert made.tokenizer().encode(sentences) == ids
     fast = PreTrainedTokenizerFast.from_pretrained(made.path)
     assert fast(sentences)["input_ids"] == ids
-    assert fast.batch_decode(ids, skip_special_tokens=True) == [f" {text}" for text in decode(tokenizer, ids)]
+    assert fast.batch_decode(ids, skip_special_tokens=True) == [f" {text}" for text in tokenizer.decode(ids)]
     assert (fast.pad_token_id, fast.eos_token_id) == (0, 1)
 
 
@@ -175,7 +175,7 @@ def test_the_model_is_read_here_and_by_transformers(finished):
     weights = other.state_dict()
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
-    ids = torch.tensor([encode(finished[0].tokenizer(), ["I see the red cat."])[0]])
+    ids = torch.tensor(finished[0].tokenizer().encode(["I see the red cat."]))
     assert torch.equal(model.generate(ids, max_new_tokens=9), other.eval().generate(ids, max_new_tokens=9))
 
 

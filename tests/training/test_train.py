@@ -15,7 +15,6 @@ from positionwise.training.batches import Examples, TokenBatches
 from positionwise.training.data import Pair, references, split_by_source
 from positionwise.training.run import Run
 from positionwise.training.scoring import Scores
-from positionwise.training.tokenizer import encode
 from positionwise.training.train import Listener, fingerprint, resume, score_model, start
 
 LEFT = {"config.json", "generation_config.json", "model.safetensors", "run.json", "tensorboard", "test.tsv",
@@ -45,7 +44,7 @@ def test_steps_end_a_training(finished, pairs):
 
 def test_every_batch_of_every_epoch_is_the_samplers(finished, pairs, tiny):
     train = split_by_source(pairs, 5, 10, 0).train
-    examples = Examples(*(encode(finished[0].tokenizer(), [pair[side] for pair in train]) for side in (0, 1)))
+    examples = Examples(*(finished[0].tokenizer().encode([pair[side] for pair in train]) for side in (0, 1)))
     sampler, tokens, taken = TokenBatches(examples, 256, 0), 0, 0
     for epoch in itertools.count():
         sampler.set_epoch(epoch)

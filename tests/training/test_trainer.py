@@ -13,7 +13,6 @@ from transformers import TrainerControl, TrainerState
 from positionwise.training.batches import Examples
 from positionwise.training.data import split_by_source
 from positionwise.training.run import Run, WriteError
-from positionwise.training.tokenizer import encode
 from positionwise.training.train import resume, start
 from positionwise.training.trainer import Progress, TranslationTrainer, Watcher
 from positionwise.transformer import TransformerForTranslation
@@ -27,7 +26,7 @@ def made(tmp_path, finished, pairs, tiny):
         options = tiny(**changes)
         tokenizer = finished[0].tokenizer()
         rows = split_by_source(pairs, 5, 10, 0).train
-        examples = Examples(*(encode(tokenizer, [pair[side] for pair in rows]) for side in (0, 1)))
+        examples = Examples(*(tokenizer.encode([pair[side] for pair in rows]) for side in (0, 1)))
         torch.manual_seed(0)
         model = TransformerForTranslation(options.model_config(320))
         run = Run.create(tmp_path / "new", options.to_dict())

@@ -6,7 +6,7 @@ import torch
 from positionwise.errors import DataError
 from positionwise.training import translate as module
 from positionwise.training.batches import pad
-from positionwise.training.tokenizer import encode
+from positionwise.training.tokenizer import train_tokenizer
 from positionwise.training.translate import translate
 
 SENTENCES = [
@@ -26,7 +26,7 @@ def speaker(finished, pairs):
     """A model that has learned something of the tiny language in a hundred steps."""
     torch.manual_seed(0)
     model, tokenizer = finished[0].model(), finished[0].tokenizer()
-    sources, targets = (pad(encode(tokenizer, [pair[side] for pair in pairs[::3]])) for side in (0, 1))
+    sources, targets = (pad(tokenizer.encode([pair[side] for pair in pairs[::3]])) for side in (0, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(100):
         optimizer.zero_grad()
@@ -89,12 +89,24 @@ def test_an_empty_sentence_is_translated_by_an_empty_one(speaker, sentence):
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_translation_is_what_generate_writes(speaker, beams):
     model, tokenizer = speaker
-    (ids,) = encode(tokenizer, ["I see the red cat."])
+    (ids,) = tokenizer.encode(["I see the red cat."])
     written = model.generate(
         torch.tensor([ids]), num_beams=beams, max_new_tokens=2 * len(ids) + 10, do_sample=False, use_cache=False
     )
-    expected = tokenizer.decode(written[0].tolist(), skip_special_tokens=True).strip()
+    expected = tokenizer.tokenizer.decode(written[0].tolist(), skip_special_tokens=True).strip()
     assert translate(model, tokenizer, ["I see the red cat."], beams=beams) == [expected]
+
+
+def test_spaces_at_the_ends_do_not_change_a_translation(speaker):
+    """What is learned from has none."""
+    padded = [f" \t{sentence}  " for sentence in SENTENCES]
+    assert translate(*speaker, padded) == translate(*speaker, SENTENCES)
+
+
+def test_a_vocabulary_of_another_size_than_the_models_is_refused(speaker, pairs):
+    other = train_tokenizer([pair.source for pair in pairs], 300)
+    with pytest.raises(DataError, match=r"^expected a vocabulary of the model's 320 entries; got one of 300$"):
+        translate(speaker[0], other, ["I see the red cat."])
 
 
 def test_beams_search_further_than_greed(speaker):
@@ -112,7 +124,7 @@ def test_progress_counts_sentences_to_the_last(speaker, monkeypatch):
 
 def test_a_sentence_of_too_many_pieces_is_refused_by_its_line(speaker):
     limit = speaker[0].config.max_positions
-    (ids,) = encode(speaker[1], ["x" * (limit - 2)])
+    (ids,) = speaker[1].encode(["x" * (limit - 2)])
     assert len(ids) == limit
     long = "x" * (limit - 1)
     with pytest.raises(DataError, match=r"^line 2: expected at most 1,024 pieces of words; got 1,025$"):

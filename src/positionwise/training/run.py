@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import positionwise
 from positionwise.errors import PositionwiseError, RunError
 from positionwise.training.data import Pair, read_pairs, write_pairs
+from positionwise.training.subwords import Subwords
+from positionwise.training.tokenizer import BytePairs, Vocabulary
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from positionwise.transformer import TransformerForTranslation
 
 FORMAT = 1
@@ -123,28 +123,43 @@ class Run:
         self.write(f"{name}.tsv", lambda path: write_pairs(path, pairs))
 
     def pairs(self, name: str) -> list[Pair]:
-        """Read held-out pairs."""
-        return read_pairs([self.path / f"{name}.tsv"])
+        """Read held-out pairs.
 
-    def save_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Write the tokenizer, for us and for transformers' ``PreTrainedTokenizerFast``."""
-        from transformers import PreTrainedTokenizerFast
+        Raises:
+            RunError: for a converted model's folder, which has none.
+        """
+        path = self.path / f"{name}.tsv"
+        if "converted" in self.record["results"] and not path.exists():
+            raise RunError(f"expected pairs to judge a converted model by; got no {path} (evaluate --data gives them)")
+        return read_pairs([path])
 
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
-        self.write("tokenizer.json", lambda path: fast.save_pretrained(path.parent))
+    def save_tokenizer(self, tokenizer: Vocabulary) -> None:
+        """Write the vocabulary under the name of its kind."""
+        self.write(tokenizer.file, tokenizer.write)
 
-    def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer."""
-        from tokenizers import Tokenizer
+    def tokenizer(self) -> Vocabulary:
+        """Read the vocabulary: tensor2tensor's file where there is one, else the tokenizer that training learned.
 
-        path = self.path / "tokenizer.json"
+        Raises:
+            RunError: when there is none, or it is no tokenizer.
+            DataError: for a vocabulary file that cannot be read.
+        """
+        path = self.path / Subwords.file
+        if path.exists():
+            return Subwords.read(path)
+        if "converted" in self.record["results"]:
+            raise RunError(f"expected the model's vocabulary; got none (put tensor2tensor's vocabulary file at {path})")
+        path = self.path / BytePairs.file
         try:
-            return Tokenizer.from_file(str(path))
+            return BytePairs.read(path)
         except Exception as error:  # the library raises plain exceptions
             raise RunError(f"expected a tokenizer at {path}; got {error}") from None
 
     def save_model(self, model: TransformerForTranslation) -> None:
         """Write the model."""
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
         self.write("model.safetensors", lambda path: model.save_pretrained(path.parent))
 
     def model(self) -> TransformerForTranslation:

@@ -18,7 +18,7 @@ from positionwise.training.memory import keep_freed_memory
 from positionwise.training.options import TrainOptions
 from positionwise.training.run import Run, refuse_taken
 from positionwise.training.scoring import Scores, score
-from positionwise.training.tokenizer import encode, train_tokenizer
+from positionwise.training.tokenizer import Vocabulary, train_tokenizer
 from positionwise.training.trainer import Progress, TranslationTrainer
 from positionwise.training.translate import translate
 from positionwise.transformer import TransformerForTranslation
@@ -73,10 +73,8 @@ def start_split(
     refuse_taken(out)
     options.model_config(options.vocab_size)
     tokenizer = train_tokenizer((text for pair in split.train for text in pair), options.vocab_size)
-    if tokenizer.get_vocab_size() < options.vocab_size:
-        listener.note(
-            f"the pairs give {tokenizer.get_vocab_size():,} entries, fewer than the {options.vocab_size:,} asked for"
-        )
+    if tokenizer.size < options.vocab_size:
+        listener.note(f"the pairs give {tokenizer.size:,} entries, fewer than the {options.vocab_size:,} asked for")
     examples = _examples(tokenizer, split.train, options.max_length, listener)
     run = Run.create(out, options.to_dict())
     run.save_pairs("validation", split.validation)
@@ -127,7 +125,7 @@ def _fit(run: Run, examples: Examples, options: TrainOptions, checkpoint: Path |
     transformers_logging.disable_progress_bar()
     set_seed(options.seed)
     tokenizer = run.tokenizer()
-    model = TransformerForTranslation(options.model_config(tokenizer.get_vocab_size()))
+    model = TransformerForTranslation(options.model_config(tokenizer.size))
     listener.note(f"{len(examples):,} pairs to learn from, {model.num_parameters():,} parameters")
     watched = references(run.pairs("validation"))
 
@@ -144,8 +142,8 @@ def _fit(run: Run, examples: Examples, options: TrainOptions, checkpoint: Path |
     return _judge(run, model, tokenizer, trainer, listener)
 
 
-def _examples(tokenizer: Any, pairs: Sequence[Pair], max_length: int, listener: Listener) -> Examples:
-    sources, targets = (encode(tokenizer, [pair[side] for pair in pairs]) for side in (0, 1))
+def _examples(tokenizer: Vocabulary, pairs: Sequence[Pair], max_length: int, listener: Listener) -> Examples:
+    sources, targets = (tokenizer.encode([pair[side] for pair in pairs]) for side in (0, 1))
     kept = [i for i in range(len(pairs)) if max(len(sources[i]), len(targets[i])) <= max_length]
     if not kept:
         raise DataError(
@@ -157,7 +155,7 @@ def _examples(tokenizer: Any, pairs: Sequence[Pair], max_length: int, listener: 
 
 
 def _judge(
-    run: Run, model: TransformerForTranslation, tokenizer: Any, trainer: TranslationTrainer, listener: Listener
+    run: Run, model: TransformerForTranslation, tokenizer: Vocabulary, trainer: TranslationTrainer, listener: Listener
 ) -> Run:
     scores = score_model(model, tokenizer, references(run.pairs("test")))
     run.record["results"] = {
@@ -174,7 +172,7 @@ def _judge(
 
 def score_model(
     model: TransformerForTranslation,
-    tokenizer: Any,
+    tokenizer: Vocabulary,
     held_out: dict[str, list[str]],
     *,
     beams: int = 1,

@@ -10,11 +10,9 @@ import torch
 
 from positionwise.errors import DataError
 from positionwise.training.batches import cut, pad
-from positionwise.training.tokenizer import decode, encode
+from positionwise.training.tokenizer import Vocabulary, check_size
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from positionwise.transformer import TransformerForTranslation
 
 BATCH_TOKENS = 3_000
@@ -26,7 +24,7 @@ LENGTH_STEP = 8
 
 def translate(
     model: TransformerForTranslation,
-    tokenizer: Tokenizer,
+    tokenizer: Vocabulary,
     sentences: Sequence[str],
     *,
     beams: int = 1,
@@ -36,15 +34,17 @@ def translate(
 
     Args:
         model: a trained model.
-        tokenizer: its tokenizer.
+        tokenizer: its vocabulary.
         sentences: of the source language; an empty one is translated by an empty one.
         beams: 1 for greedy search, more for beam search.
         progress: told how many sentences are done after each batch.
 
     Raises:
-        DataError: for a sentence of more ids than the model has positions.
+        DataError: for a vocabulary of another size than the model's, and for a sentence of more ids than the model
+            has positions.
     """
-    encoded = encode(tokenizer, list(sentences))
+    check_size(tokenizer, model.config)
+    encoded = tokenizer.encode([sentence.strip() for sentence in sentences])  # as those that were learned from
     rows = [ids if sentence.strip() else [] for sentence, ids in zip(sentences, encoded, strict=True)]
     limit = model.config.max_positions
     for number, row in enumerate(rows, 1):
@@ -76,9 +76,9 @@ def _step(row: list[int]) -> int:
 
 @torch.inference_mode()
 def _translate_batch(
-    model: TransformerForTranslation, tokenizer: Tokenizer, rows: list[list[int]], beams: int
+    model: TransformerForTranslation, tokenizer: Vocabulary, rows: list[list[int]], beams: int
 ) -> list[str]:
     ids = pad(rows).to(model.device)
     longest = min(2 * _step(rows[0]) + 10, model.config.max_positions - 1)
     written = model.generate(ids, num_beams=beams, max_new_tokens=longest, do_sample=False)
-    return decode(tokenizer, written.tolist())
+    return tokenizer.decode(written.tolist())
