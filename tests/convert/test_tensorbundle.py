@@ -12,7 +12,8 @@ from bundle_writer import write_bundle
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from positionwise.convert.tensorbundle import BFLOAT16, DTYPES, MAX_NAME, read_bundle
+from positionwise.convert.leveldb import MAX_NAME
+from positionwise.convert.tensorbundle import BFLOAT16, DTYPES, read_bundle
 from positionwise.errors import ConvertError, MissingGroupError
 from shared import shared_file
 

@@ -207,9 +207,13 @@ class _Reader:
         d_model, heads, key_dim = self.shape(layer, "self_attention.query", 3)
         if self.said.num_heads not in (None, heads):
             raise ConvertError(f"expected {heads} heads as in {layer.name!r}; got num_heads={self.said.num_heads}")
+        keys, values = (self.shape(layer, f"self_attention.{part}", 3) for part in ("key", "value"))
+        if keys != (d_model, heads, key_dim) or values[:2] != (d_model, heads):
+            name = layer.parts["self_attention.key"][0]
+            raise ConvertError(f"expected keys, and values beside them, for queries {(d_model, heads, key_dim)} in "
+                               f"{name!r}; got {keys} and {values}")  # fmt: skip
         sizes = {
-            "d_model": d_model, "num_heads": heads, "key_dim": key_dim,
-            "value_dim": self.shape(layer, "self_attention.value", 3)[2],
+            "d_model": d_model, "num_heads": heads, "key_dim": key_dim, "value_dim": values[2],
             "d_ff": self.shape(layer, "layer1", 2)[1], "layer_norm_eps": self.said.epsilon,
             "norm_first": self.said.norm_first, "activation": self.said.activation,
             "output_dropout": self.said.output_dropout,

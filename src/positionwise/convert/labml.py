@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,17 @@ def _safetensors(path: Path) -> dict[str, Any]:
 def _state_dict(path: Path) -> dict[str, Any]:
     """What ``torch.save`` wrote of a state dict; anything that asks for more than tensors is refused."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # about pickles of other protocols, which are refused below
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ConvertError(f"expected a file at {path}; got none") from None
     except pickle.UnpicklingError as error:
         got = next((line for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line), "none")
         raise ConvertError(f"expected a state dict of tensors in {path}, unpickling nothing else; got {got}") from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ConvertError(f"expected a state dict in {path}; got {str(error).splitlines()[0]}") from None
+        raise ConvertError(
+            f"expected a state dict in {path}; got {(str(error) or type(error).__name__).splitlines()[0]}"
+        ) from None
     if not isinstance(state, dict):
         raise ConvertError(f"expected a state dict in {path}; got {type(state).__name__}")
     return state
