@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow check bench lock clean
+.PHONY: demo test test-slow check bench pages lock clean
 
 demo: $(READY)
 	$(BIN)/positionwise demo
@@ -18,6 +18,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# docs/equivalence.md, from what the tests measure.
+pages: $(READY)
+	WRITE_PAGES=1 $(BIN)/python -m pytest tests/convert/test_equivalence_page.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/imports.py

@@ -257,7 +257,7 @@ def test_zero_tokens_pass_wide_kernels(padding, shape):
     assert all(parameter.grad.count_nonzero() == 0 for parameter in ffn.parameters())
 
 
-def test_published_initialisation():
+def testpublished_initialisation():
     ffn = FeedForward.variant("swiglu", 512, 2048)
     for layer in (ffn.layer1, ffn.layer2, ffn.linear_v):
         assert 0.0484 < layer.weight.abs().max() <= 0.04841229183  # √(6 / 2560)
@@ -266,7 +266,7 @@ def test_published_initialisation():
 
 
 @pytest.mark.parametrize(("kernel", "taps"), [((3, 1), 3), (31, 31), ((3, 5), 15)])
-def test_published_initialisation_of_depthwise_kernels(kernel, taps):
+def testpublished_initialisation_of_depthwise_kernels(kernel, taps):
     ffn = FeedForward(512, 2048, kernel_size=kernel, second_kernel_size=kernel)
     for layer, channels in ((ffn.layer1, 512), (ffn.layer2, 2048)):
         limit = (6 / (taps * channels + taps)) ** 0.5  # fan_in: taps × channels; fan_out: taps × 1

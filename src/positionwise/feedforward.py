@@ -122,7 +122,7 @@ class FeedForward(Network):
             if layer is self.activation:
                 continue
             if self.spec.init == "xavier_uniform":
-                _published_init(layer)
+                published_init(layer)
             else:
                 cast(Any, layer).reset_parameters()
 
@@ -184,7 +184,7 @@ def _dtype(spec: FFNSpec) -> torch.dtype | None:
     return cast("torch.dtype | None", getattr(torch, str(given).removeprefix("torch.")) if given is not None else None)
 
 
-def _published_init(layer: nn.Module) -> None:
+def published_init(layer: nn.Module) -> None:
     """Glorot uniform with TensorFlow's fans (receptive field × channels), biases zero.
 
     A depthwise kernel has one output channel for each input channel, so its fans are taps × channels and taps.

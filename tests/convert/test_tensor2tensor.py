@@ -142,12 +142,14 @@ def test_two_vocabularies_do_not_share_a_table():
 @pytest.mark.parametrize("rows", [1, 15, 16, 37, 37_000])
 @pytest.mark.parametrize("count", [1, 2, 16])
 def test_shards_are_split_and_joined(rows, count):
-    table = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+    table = torch.arange(rows * 2.0).reshape(rows, 2)
     shards = split_shards(table, count)
     assert list(shards) == [f"weights_{i}" for i in range(count)]
     assert [len(shard) for shard in shards.values()] == [rows // count + (i < rows % count) for i in range(count)]
-    joined = join_shards({name: torch.from_numpy(shard) for name, shard in shards.items()})
-    assert np.array_equal(joined.numpy(), table)
+    assert torch.equal(join_shards(shards), table)
+    assert torch.equal(
+        join_shards({name: shard.numpy() for name, shard in split_shards(table.numpy(), count).items()}), table
+    )
 
 
 @pytest.mark.parametrize(

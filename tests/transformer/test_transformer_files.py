@@ -133,7 +133,7 @@ def published(built):
     "fields", [{}, {"target_spaces": 64, "share_embeddings": False, "positions": "learned", "max_positions": 300},
                {"tie_word_embeddings": False, "output_bias": True}, {"is_gated": True}, {"norm_first": True}], ids=str,
 )  # fmt: skip
-def test_the_published_initialisation(fields):
+def test_thepublished_initialisation(fields):
     assert published(draw(**fields)) >= {nn.Embedding, nn.LayerNorm, nn.Linear}
 
 

@@ -4,6 +4,7 @@ from positionwise.convert.keras import convert_keras, from_keras
 from positionwise.convert.labml import convert_labml, from_labml
 from positionwise.convert.shards import join_shards, split_shards
 from positionwise.convert.tensor2tensor import convert_tensor2tensor, from_tensor2tensor
+from positionwise.convert.tensorbundle import read_bundle
 from positionwise.convert.tensors import Conversion
 
 CONVERTERS = {"tensor2tensor": convert_tensor2tensor, "keras": convert_keras, "labml": convert_labml}
@@ -16,5 +17,6 @@ __all__ = [
     "from_labml",
     "from_tensor2tensor",
     "join_shards",
+    "read_bundle",
     "split_shards",
 ]

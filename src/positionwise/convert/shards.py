@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,23 +21,24 @@ def shard_sizes(rows: int, count: int) -> list[int]:
     return [rows // count + (shard < rows % count) for shard in range(count)]
 
 
-def join_shards(shards: dict[str, Tensor]) -> Tensor:
+def join_shards(shards: Mapping[str, Any]) -> Tensor:
     """The table (rows, d_model) of shards in their order, by name.
 
     Raises:
         ConvertError: when a shard has not the rows that its place asks for, or another width; it names it.
     """
-    rows = sum(len(shard) for shard in shards.values())
-    width = next(iter(shards.values())).shape[1:]
-    for (name, shard), size in zip(shards.items(), shard_sizes(rows, len(shards)), strict=True):
-        if shard.dim() != 2 or shard.shape[1:] != width:
-            raise ConvertError(f"expected rows of the first shard's width in {name!r}; got {tuple(shard.shape)}")
-        if len(shard) != size:
-            raise ConvertError(f"expected {size} of the table's {rows} rows in {name!r}; got {len(shard)}")
-    return torch.cat(list(shards.values()))
+    parts = {name: torch.as_tensor(shard) for name, shard in shards.items()}
+    rows = sum(len(part) for part in parts.values())
+    width = next(iter(parts.values())).shape[1:]
+    for (name, part), size in zip(parts.items(), shard_sizes(rows, len(parts)), strict=True):
+        if part.dim() != 2 or part.shape[1:] != width:
+            raise ConvertError(f"expected rows of the first shard's width in {name!r}; got {tuple(part.shape)}")
+        if len(part) != size:
+            raise ConvertError(f"expected {size} of the table's {rows} rows in {name!r}; got {len(part)}")
+    return torch.cat(list(parts.values()))
 
 
-def split_shards(table: np.ndarray, count: int) -> dict[str, np.ndarray]:
+def split_shards(table: Any, count: int) -> dict[str, Tensor]:
     """A table (rows, d_model) as ``weights_0`` … in tensor2tensor's sizes: what `join_shards` puts together again."""
-    edges = np.cumsum(shard_sizes(len(table), count))[:-1]
-    return {f"weights_{shard}": part for shard, part in enumerate(np.split(table, edges))}
+    parts = torch.split(torch.as_tensor(table), shard_sizes(len(table), count))
+    return {f"weights_{shard}": part for shard, part in enumerate(parts)}

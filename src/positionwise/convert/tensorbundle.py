@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     checksum: int
 
 
-def read_bundle(source: Path) -> dict[str, npt.NDArray[Any]]:
+def read_bundle(source: Path | str) -> dict[str, npt.NDArray[Any]]:
     """Read all tensors of a checkpoint, in the order of their names.
 
     Tensors of strings (an object-based checkpoint keeps its object graph in one) are left out; bfloat16 is widened to
@@ -57,7 +57,7 @@ def read_bundle(source: Path) -> dict[str, npt.NDArray[Any]]:
             does not pass its checksum, is partitioned, or is of an unknown dtype; the message names file and tensor.
         MissingGroupError: without google-crc32c.
     """
-    index = _index_of(source)
+    index = _index_of(Path(source))
     records = read_table(_read(index), index)
     shards = _shards(records.pop(b"", None), index)
     entries = {key: _entry(key, value, index) for key, value in records.items()}

@@ -13,13 +13,14 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from positionwise.errors import InputError
-from positionwise.feedforward import Network
+from positionwise.feedforward import SeparableLinear, published_init
 from positionwise.functional import glorot_uniform_
 from positionwise.transformer.attention import additive_mask
 from positionwise.transformer.config import TransformerConfig
 from positionwise.transformer.dropout import Dropout
 from positionwise.transformer.embedding import Positions, embed
 from positionwise.transformer.layers import DecoderLayer, EncoderLayer, decoder_mask, layer_norm
+from positionwise.transformer.parameter_attention import ParameterAttention
 
 IGNORED = -100
 """A label that takes no part in the loss, beside the padding id."""
@@ -225,13 +226,15 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         """Draw weights: embeddings N(0, 1/d_model), linear maps as ``config.init`` says."""
         if isinstance(module, (nn.Embedding, Positions)) and hasattr(module, "weight"):
             nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
-        elif isinstance(module, (Network, nn.LayerNorm)):
-            cast(Any, module).reset_parameters()
+        elif isinstance(module, (ParameterAttention, nn.LayerNorm)):
+            module.reset_parameters()
+        elif isinstance(module, SeparableLinear) and self.config.init == "xavier_uniform":
+            published_init(module)
         elif isinstance(module, nn.Linear) and self.config.init == "xavier_uniform":
             glorot_uniform_(module.weight, module.in_features, module.out_features)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, (nn.Linear, SeparableLinear)):
             module.reset_parameters()
 
 
