@@ -11,7 +11,8 @@ from positionwise import transformer as transformer_package
 from positionwise.accounting import transformers as closed
 from positionwise.errors import AccountError
 from positionwise.spec import Component
-from positionwise.transformer import PRESETS, TransformerConfig, TransformerForTranslation
+from positionwise.transformer import PRESETS, ParameterAttention, TransformerConfig, TransformerForTranslation
+from positionwise.transformer.config import FFN_LAYERS
 from shared import SIZES, config
 
 flags = st.booleans()
@@ -32,7 +33,9 @@ def configurations(draw):
         is_gated=draw(flags), bias1=draw(flags), bias2=draw(flags), bias_gate=draw(flags),
         positions=draw(st.sampled_from(["sinusoidal", "learned", "none"])), max_positions=draw(sizes),
         share_embeddings=shared, tie_word_embeddings=tied, output_bias=draw(flags) and not tied,
-        target_spaces=draw(st.integers(0, 3)), norm_first=draw(flags),
+        target_spaces=draw(st.integers(0, 3)), norm_first=draw(flags), value_dim=draw(st.none() | sizes),
+        ffn_layer=draw(st.sampled_from(FFN_LAYERS)),
+        parameter_key_dim=draw(st.none() | sizes), parameter_value_dim=draw(st.none() | sizes),
     )  # fmt: skip
 
 
@@ -42,7 +45,8 @@ def test_the_account_is_the_number_of_parameters_of_the_built_model(made):
         built = TransformerForTranslation(made)
     counted = account(made, batch=2, sequence=3)
     assert counted.total == built.num_parameters() == sum(p.numel() for p in built.parameters())
-    blocks = [part for part in built.modules() if isinstance(part, FeedForward)]
+    blocks = [part for part in built.modules() if isinstance(part, FeedForward | ParameterAttention)]
+    assert len(blocks) == (0 if made.ffn_layer == "none" else made.encoder_layers + made.decoder_layers)
     assert counted.feed_forward.total == sum(p.numel() for block in blocks for p in block.parameters())
     assert counted.feed_forward.instances == counted.feed_forward.applications == len(blocks)
     assert sum(row.parameters for row in counted.components) == counted.total == account(built).total

@@ -25,7 +25,7 @@ CATEGORIES = {
     "Decoder feed-forward networks": "ffn",
 }
 SETS = [("base", 37_000), ("base", 40_960), *((name, 37_000) for name in
-        ("big", "ff1024", "hs256", "l2", "parsing_big", "tiny"))]  # fmt: skip
+        ("big", "ff1024", "hs256", "l2", "parameter_attention_a", "parsing_big", "tiny"))]  # fmt: skip
 every_set = pytest.mark.parametrize(("name", "vocabulary"), SETS)
 
 
@@ -56,6 +56,7 @@ def config_of(name, vocabulary):
     return TransformerConfig(
         vocab_size=vocabulary, d_model=sizes["hidden_size"], d_ff=sizes["filter_size"], num_heads=sizes["num_heads"],
         encoder_layers=sizes["num_hidden_layers"], decoder_layers=sizes["num_hidden_layers"], target_spaces=32,
+        ffn_layer=sizes["ffn_layer"],
     )  # fmt: skip
 
 
@@ -134,8 +135,8 @@ def test_the_published_totals(name, vocabulary):
 @every_set
 def test_every_variable_stands_in_the_layer_where_tensor2tensor_has_it(name, vocabulary):
     kinds = {"encoder_self_attention": "self", "decoder_self_attention": "self", "encdec_attention": "cross",
-             "conv_hidden_relu": "ffn", "self_attention": "self", "cross_attention": "cross",
-             "feed_forward": "ffn"}  # fmt: skip
+             "conv_hidden_relu": "ffn", "parameter_attention": "ffn", "self_attention": "self",
+             "cross_attention": "cross", "feed_forward": "ffn"}  # fmt: skip
 
     def place(path):
         found = re.search(r"(encoder|decoder)[./]layer(?:s\.|_)(\d+)[./](\w+)", path)
@@ -150,3 +151,56 @@ def test_every_variable_stands_in_the_layer_where_tensor2tensor_has_it(name, voc
         ours[place(path)] += parameter.numel()
     assert ours == theirs
     assert len(ours) == 1 + 7 * built.config.encoder_layers
+
+
+def fields_of(name):
+    """What a set's hyperparameters are in our fields, read from the originals' own values."""
+    sets = json.loads(fixture("hparams_transformer_sets.json").read_text("utf-8"))
+    values = {**sets["transformer_base"], **sets[name]}
+    shared, heads = bool(values["shared_embedding_and_softmax_weights"]), values["num_heads"]
+    head = lambda total: (total or values["hidden_size"]) // heads  # noqa: E731
+    return {
+        "vocab_size": 37_000, "d_model": values["hidden_size"], "d_ff": values["filter_size"], "num_heads": heads,
+        "head_dim": head(values["attention_key_channels"]), "head_value_dim": head(values["attention_value_channels"]),
+        "encoder_layers": values["num_hidden_layers"], "decoder_layers": values["num_hidden_layers"],
+        "ffn_layer": values["ffn_layer"], "dropout": values["residual_dropout"],
+        "embedding_dropout": values["residual_dropout"], "attention_dropout": values["attention_dropout"],
+        "hidden_dropout": values["relu_dropout"], "label_smoothing": values["label_smoothing"],
+        "share_embeddings": shared, "tie_word_embeddings": shared, "layer_norm_eps": values["layer_norm_epsilon"],
+        "positions": {"timing": "sinusoidal"}[values["pos"]], "target_spaces": 32, "output_bias": False,
+        "embedding_scale": values["multiply_embedding_mode"] == "sqrt_depth",
+    }  # fmt: skip
+
+
+def test_every_set_is_a_preset():
+    sets = json.loads(fixture("hparams_transformer_sets.json").read_text("utf-8"))
+    ours = {name for name in PRESETS if name.startswith("transformer-")}
+    assert ours == {name.replace("_", "-") for name in sets} - {"transformer-alt"}
+    for name in ours:
+        made = preset(name)
+        expected = fields_of(name.replace("-", "_"))
+        assert {field: getattr(made, field) for field in expected} == expected, name
+
+
+def test_parameter_attention_of_other_widths():
+    sets = json.loads(fixture("hparams_transformer_sets.json").read_text("utf-8"))
+    values, made = sets["transformer_parameter_attention_b"], preset("transformer-parameter-attention-b")
+    channels = values["parameter_attention_key_channels"], values["parameter_attention_value_channels"]
+    assert made.feed_forward_spec().head_dims == tuple(total // values["num_heads"] for total in channels)
+
+
+@pytest.mark.parametrize("kind", ["conv_hidden_relu", "conv_hidden_relu_with_sepconv", "parameter_attention", "none"])
+def test_every_kind_of_network_is_counted(kind):
+    held = json.loads(fixture("variable_counts.json").read_text("utf-8"))
+    name = {"conv_hidden_relu": "transformer_base", "parameter_attention": "transformer_parameter_attention_a"}
+    entry = held[name.get(kind, f"transformer_base:37000:ffn_layer={kind}")]
+    width = {"d_ff": 1536} if kind == "parameter_attention" else {}
+    counted = account(TransformerConfig(**{**PRESETS["transformer-base"], "ffn_layer": kind, **width}))
+    assert (counted.total, counted.feed_forward.total) == (entry["total"], entry["by"].get("ffn", 0))
+    assert {group.per_instance for group in counted.feed_forward.groups} == set(entry["ffn_per_layer"])
+    assert round(100 * counted.feed_forward.share, 2) == entry.get("ffn_pct", 0)
+    for group in counted.feed_forward.groups:
+        assert sum(part.parameters for part in group.components) == group.per_instance
+        assert group.activation == ("softmax" if kind == "parameter_attention" else "relu")
+    text = str(counted)
+    assert ("parameter_attention.py" in text) == (kind == "parameter_attention")

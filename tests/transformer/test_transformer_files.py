@@ -15,7 +15,8 @@ from shared import SEPARATE, config, model, sentences
 KINDS = [
     {}, {**SEPARATE, "tie_word_embeddings": False, "output_bias": True}, {"norm_first": True, "target_spaces": 2},
     {"positions": "learned", "max_positions": 9, "key_dim": 5},
-    {"activation": "silu", "is_gated": True, "bias1": False},
+    {"activation": "silu", "is_gated": True, "bias1": False}, {"ffn_layer": "none", "value_dim": 6},
+    {"ffn_layer": "conv_hidden_relu_with_sepconv"}, {"ffn_layer": "parameter_attention", "parameter_key_dim": 3},
 ]  # fmt: skip
 every_kind = pytest.mark.parametrize("fields", KINDS, ids=str)
 

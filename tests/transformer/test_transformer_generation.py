@@ -10,6 +10,7 @@ KINDS = [
     {}, {"norm_first": True}, {"positions": "learned", "max_positions": 12}, {"positions": "none", "norm_first": True},
     SEPARATE, {**SEPARATE, "tie_word_embeddings": False, "output_bias": True, "norm_first": True},
     {"target_spaces": 2, "key_dim": 5}, {"pad_token_id": 3, "eos_token_id": 4, "decoder_start_token_id": 5},
+    {"ffn_layer": "none", "value_dim": 6}, {"ffn_layer": "parameter_attention"},
 ]  # fmt: skip
 every_kind = pytest.mark.parametrize("fields", KINDS, ids=str)
 LENGTH = 10
@@ -143,6 +144,22 @@ def test_a_sentence_that_has_ended_is_padded_while_others_go_on():
     ended = [row.tolist() for row in written if word in row]
     assert ended
     assert all(set(row[row.index(word) + 1 :]) <= {0} for row in ended)
+
+
+@pytest.mark.parametrize("how", [GREEDY, BEAMS], ids=["greedy", "beams"])
+def test_networks_that_read_earlier_positions_are_not_given_new_ones_alone(how):
+    built = endless(model(ffn_layer="conv_hidden_relu_with_sepconv"))
+    source, seen = source_of(built), lengths(built)
+    written = built.generate(source, **how)
+    assert max(seen) == LENGTH
+    assert torch.equal(written, generate(built, source, use_cache=False, **how))
+    if how is GREEDY:
+        assert torch.equal(written, greedy(built, source, LENGTH))
+    out = built(input_ids=source, decoder_input_ids=written, use_cache=True)
+    assert out.cache is None
+    with pytest.raises(InputError, match="no cache with ffn_layer='conv_hidden_relu_with_sepconv'"):
+        built(input_ids=source, decoder_input_ids=written, cache=model()(
+            input_ids=source, decoder_input_ids=written, use_cache=True).cache)  # fmt: skip
 
 
 def test_a_mask_given_to_generate_is_used():

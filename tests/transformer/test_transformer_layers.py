@@ -15,7 +15,10 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 KINDS = [
     {}, {"norm_first": True}, {"key_dim": 7}, {"layer_norm_eps": 1e-3}, {"activation": "silu", "is_gated": True},
     {"norm_first": True, "activation": "gelu", "bias1": False, "bias2": False},
-    {"activation": "relu", "is_gated": True, "bias_gate": False},
+    {"activation": "relu", "is_gated": True, "bias_gate": False}, {"key_dim": 3, "value_dim": 6},
+    {"ffn_layer": "conv_hidden_relu_with_sepconv"}, {"ffn_layer": "none"}, {"ffn_layer": "parameter_attention"},
+    {"ffn_layer": "parameter_attention", "parameter_key_dim": 3, "parameter_value_dim": 5, "norm_first": True},
+    {"ffn_layer": "conv_hidden_relu_with_sepconv", "activation": "silu", "is_gated": True, "norm_first": True},
 ]  # fmt: skip
 every_kind = pytest.mark.parametrize("fields", KINDS, ids=str)
 
@@ -33,7 +36,7 @@ def draw(*shape):
 
 
 @every_kind
-@pytest.mark.parametrize("shape", [(2, 5, 16), (1, 1, 16), (3, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 16), (1, 1, 16), (2, 40, 16)], ids=str)
 def test_the_feed_forward_block(fields, shape):
     block, x = layer(FeedForwardBlock, **fields), draw(*shape)
     expected = ref.feed_forward_block(ref.weights(block), "", array(x), config(**fields))

@@ -46,12 +46,32 @@ def residual(w, at, x, sublayer, c):
 
 
 def feed_forward(w, at, x, c):
-    maps = [
-        None if f"{at}{name}.weight" not in w
-        else lambda h, name=name: linear(h, w[f"{at}{name}.weight"], w.get(f"{at}{name}.bias"))
-        for name in ("layer1", "layer2", "linear_v")
-    ]  # fmt: skip
-    return reference.feed_forward(x, *maps, c.activation)
+    if c.ffn_layer == "none":
+        return x
+    if c.ffn_layer == "parameter_attention":
+        return parameter_attention(w, at, x, c.d_model)
+    return reference.feed_forward(x, *(wide_map(w, f"{at}{name}") for name in ("layer1", "layer2", "linear_v")),
+                                  c.activation)  # fmt: skip
+
+
+def wide_map(w, at):
+    """A map, behind its causal kernel where it has one; None where it is not there."""
+    if f"{at}.depthwise" in w:
+        kernel, inner = w[f"{at}.depthwise"][:, 0], wide_map(w, f"{at}.pointwise")
+        return lambda h: inner(reference.depthwise(h, kernel, "left"))
+    return (lambda h: linear(h, w[f"{at}.weight"], w.get(f"{at}.bias"))) if f"{at}.weight" in w else None
+
+
+def parameter_attention(w, at, x, d_model):
+    """Each position by itself: the keys of a head scored against its query, unscaled but for √heads."""
+    keys, values = w[f"{at}keys"], w[f"{at}values"]
+    queries = linear(x, w[f"{at}query.weight"], w[f"{at}query.bias"])
+    queries = queries.reshape(*x.shape[:-1], len(keys), keys.shape[-1])
+    scores = math.sqrt(len(keys)) * np.einsum("...hk,hmk->...hm", queries, keys)
+    heads = np.einsum("...hm,hmv->...hv", softmax(scores), math.sqrt(d_model) * values)
+    return linear(
+        heads.reshape(*x.shape[:-1], len(keys) * values.shape[-1]), w[f"{at}output.weight"], w[f"{at}output.bias"]
+    )
 
 
 def feed_forward_block(w, at, x, c):

@@ -15,6 +15,14 @@ from positionwise.variants import VARIANTS, variant
 
 POSITIONS = ("sinusoidal", "learned", "none")
 FFN_LAYERS = ("conv_hidden_relu", "conv_hidden_relu_with_sepconv", "parameter_attention", "none")
+_DERIVED = ("target_vocab_size", "key_dim", "value_dim", "parameter_key_dim", "parameter_value_dim")
+"""Sizes that follow from others where they are None."""
+_LEAST = {
+    "vocab_size": 2, "target_vocab_size": 2, "d_model": 1, "d_ff": 1, "num_heads": 1, "key_dim": 1, "value_dim": 1,
+    "parameter_key_dim": 1, "parameter_value_dim": 1, "encoder_layers": 0, "decoder_layers": 0, "max_positions": 1,
+    "target_spaces": 0, "target_space_id": 0, "pad_token_id": 0,
+}  # fmt: skip
+"""The least value of each size and id."""
 
 
 class TransformerConfig(PreTrainedConfig):
@@ -109,41 +117,44 @@ class TransformerConfig(PreTrainedConfig):
 
     def check(self) -> None:
         """Refuse what no model can be built from."""
+        self._check_numbers()
+        for name, known in (("positions", POSITIONS), ("init", INITIALISATIONS), ("ffn_layer", FFN_LAYERS)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        for name in ("is_gated", "embedding_scale", "share_embeddings", "tie_word_embeddings", "mask_pad_embedding",
+                     "output_bias", "norm_first"):  # fmt: skip
+            if not isinstance(getattr(self, name), bool):
+                raise SpecError(f"expected {name} to be True or False; got {getattr(self, name)!r}")
+        self.feed_forward_spec()
+        self._check_combinations()
+
+    def _check_numbers(self) -> None:
         rates = ("dropout", "embedding_dropout", "attention_dropout", "output_dropout", "label_smoothing")
         for name in (*rates, "hidden_dropout"):
             value = getattr(self, name)
             limit = "at most" if name == "hidden_dropout" else "below"
             if not isinstance(value, (int, float)) or not (0 <= value < 1 or (value == 1 and limit == "at most")):
                 raise SpecError(f"expected {name} to be at least 0 and {limit} 1; got {value!r}")
-        for name, known in (("positions", POSITIONS), ("init", INITIALISATIONS), ("ffn_layer", FFN_LAYERS)):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
-        self.feed_forward_spec()
-        for name, least in (("vocab_size", 2), ("num_heads", 1), ("encoder_layers", 0), ("decoder_layers", 0),
-                            ("max_positions", 1), ("target_spaces", 0), ("target_space_id", 0),
-                            ("pad_token_id", 0), ("target_vocab_size", 2), ("key_dim", 1),
-                            ("value_dim", 1)):  # fmt: skip
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is None and name in ("target_vocab_size", "key_dim", "value_dim"):
+            if value is None and name in _DERIVED:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SpecError(f"expected {name} to be an integer of at least {least}; got {value!r}")
+        if not isinstance(self.layer_norm_eps, (int, float)) or not 0 <= self.layer_norm_eps < math.inf:
+            raise SpecError(f"expected layer_norm_eps to be at least 0; got {self.layer_norm_eps!r}")
+
+    def _check_combinations(self) -> None:
         if self.key_dim is None and self.d_model % self.num_heads:
             raise SpecError(f"expected d_model to be a multiple of num_heads; got {self.d_model} and {self.num_heads}")
-        if self.target_space_id >= max(self.target_spaces, 1):
-            raise SpecError(
-                f"expected target_space_id below target_spaces={self.target_spaces}; got {self.target_space_id}"
-            )
-        for name in ("is_gated", "embedding_scale", "share_embeddings", "tie_word_embeddings", "mask_pad_embedding",
-                     "output_bias", "norm_first"):  # fmt: skip
-            if not isinstance(getattr(self, name), bool):
-                raise SpecError(f"expected {name} to be True or False; got {getattr(self, name)!r}")
         for name, size in (("pad_token_id", min(self.vocab_size, self.target_size)),
                            ("decoder_start_token_id", self.target_size)):  # fmt: skip
             if not 0 <= getattr(self, name) < size:
                 raise SpecError(f"expected {name} below the vocabulary's {size}; got {getattr(self, name)!r}")
-        if not isinstance(self.layer_norm_eps, (int, float)) or not 0 <= self.layer_norm_eps < math.inf:
-            raise SpecError(f"expected layer_norm_eps to be at least 0; got {self.layer_norm_eps!r}")
+        if self.target_space_id >= max(self.target_spaces, 1):
+            raise SpecError(
+                f"expected target_space_id below target_spaces={self.target_spaces}; got {self.target_space_id}"
+            )
         if self.label_smoothing > 1 - 1 / self.target_size:
             most = f"{1 - 1 / self.target_size:.4g} for {self.target_size:,} words"
             raise SpecError(f"expected label_smoothing of at most {most}; got {self.label_smoothing!r}")

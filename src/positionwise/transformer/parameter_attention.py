@@ -144,5 +144,5 @@ class ParameterAttention(Network):
         if self.training and self.dropout:
             values = values * F.dropout(values.new_ones(heads, values.shape[1], 1), self.dropout)
         mixed = F.scaled_dot_product_attention(queries, self.keys * heads**0.5, values, scale=1.0)
-        y: Tensor = self.output(mixed.transpose(0, 1).reshape(*x.shape[:-1], -1))
+        y: Tensor = self.output(mixed.transpose(0, 1).reshape(*x.shape[:-1], self.output.in_features))
         return y
