@@ -13,6 +13,7 @@ from positionwise.training.run import FORMAT, Run
 from positionwise.training.subwords import Subwords
 from positionwise.training.train import resume, score_model
 from positionwise.training.translate import translate
+from positionwise.training.words import Words
 from positionwise.transformer import TransformerConfig, TransformerForTranslation
 
 SUBTOKENS = ["<pad>_", "<EOS>_", "the_", "cat_", ", _", ",", "t", "h", "e", "c", "a", *"\\_; u0123456789"]
@@ -62,6 +63,21 @@ def test_it_translates_with_its_vocabulary(tmp_path, model, vocabulary_file, bea
     assert scores.exact_match == 100
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_it_translates_with_a_list_of_whole_words(tmp_path, beams):
+    path = tmp_path / "vocab.words"
+    path.write_text("<pad>\n<EOS>\nthe\ncat\nsat\ndown\n<UNK>\n", "utf-8")
+    model = model_of(7)
+    made = converted_run(tmp_path / "new", model, path, RECORD)
+    assert (made.path / "vocabulary.words").read_bytes() == path.read_bytes()
+    tokenizer = Run.open(made.path).tokenizer()
+    assert isinstance(tokenizer, Words)
+    written = model.generate(torch.tensor([[2, 3, 6, 5, 1]]), num_beams=beams, max_new_tokens=26, do_sample=False)
+    (expected,) = tokenizer.decode(written.tolist())
+    assert set(expected.split()) & {"the", "cat", "sat", "down", "<UNK>"}
+    assert translate(made.model(), tokenizer, ["the cat fell down"], beams=beams) == [expected]
+
+
 def test_without_a_vocabulary_it_says_what_is_missing_until_it_is_there(tmp_path, model, vocabulary_file):
     made = converted_run(tmp_path / "new", model, None, RECORD)
     assert "vocabulary.subwords" not in {path.name for path in made.path.iterdir()}
@@ -70,6 +86,8 @@ def test_without_a_vocabulary_it_says_what_is_missing_until_it_is_there(tmp_path
     with pytest.raises(RunError, match=message):
         Run.open(made.path).tokenizer()
     place.write_bytes(vocabulary_file.read_bytes())
+    assert Run.open(made.path).tokenizer().subtokens == SUBTOKENS
+    place.rename(made.path / "vocabulary.words")
     assert Run.open(made.path).tokenizer().subtokens == SUBTOKENS
 
 
@@ -81,7 +99,7 @@ def test_a_vocabulary_laid_there_by_hand_is_checked(tmp_path, model, vocabulary_
     with pytest.raises(DataError, match=r"^expected a vocabulary of the model's 26 entries; got one of 27$"):
         translate(model, made.tokenizer(), ["the cat"])
     (made.path / "vocabulary.subwords").write_text("''\n")
-    with pytest.raises(DataError, match=r"vocabulary.subwords; got none for"):
+    with pytest.raises(DataError, match=r"expected entries after the two reserved ones in .*vocabulary.subwords"):
         made.tokenizer()
 
 

@@ -1,4 +1,4 @@
-"""An account as a table on a terminal."""
+"""Accounts and conversions as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def show_conversion(conversion: Conversion) -> None:
     for row in conversion.rows:
         table.add_row(Text(row.source), Text(" × ".join(map(str, row.shape))), Text(row.target))
     console.print(table)
-    for name in conversion.set_aside:
-        console.print(Text(f"set aside: {name}"))
+    if aside := conversion.set_aside:
+        print(f"set aside, no weights of the module: {len(aside)}, such as {aside[0]}")
     used = len({row.source for row in conversion.rows})
-    print(
-        f"{used} of {used} tensors used" + (f", {len(conversion.set_aside)} set aside" if conversion.set_aside else "")
-    )
+    print(f"{used} of {used} tensors used")

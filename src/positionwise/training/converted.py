@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from positionwise.training.run import Run
-from positionwise.training.subwords import Subwords
 from positionwise.training.tokenizer import check_size
+from positionwise.training.words import read_vocabulary
 
 if TYPE_CHECKING:
     from positionwise.transformer import TransformerForTranslation
@@ -21,8 +21,8 @@ def converted_run(
     Args:
         out: the new folder.
         model: what the conversion gave.
-        vocabulary_file: tensor2tensor's, copied into the folder; without it the folder cannot translate until the
-            file is laid there as ``vocabulary.subwords``.
+        vocabulary_file: tensor2tensor's, of subwords or of whole words, copied into the folder; without it the folder
+            cannot translate until the file is laid there as ``vocabulary.subwords`` or ``vocabulary.words``.
         record: what was converted, as JSON would hold it; kept in ``run.json``.
 
     Raises:
@@ -30,7 +30,7 @@ def converted_run(
         DataError: for a vocabulary file that cannot be read, or one of another size than the model's.
     """
     # Everything that may refuse comes before the first file is written.
-    vocabulary = None if vocabulary_file is None else Subwords.read(vocabulary_file)
+    vocabulary = None if vocabulary_file is None else read_vocabulary(vocabulary_file)
     if vocabulary is not None:
         check_size(vocabulary, model.config)
     run = Run.create(out, {})

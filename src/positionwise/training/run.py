@@ -16,6 +16,7 @@ from positionwise.errors import PositionwiseError, RunError
 from positionwise.training.data import Pair, read_pairs, write_pairs
 from positionwise.training.subwords import Subwords
 from positionwise.training.tokenizer import BytePairs, Vocabulary
+from positionwise.training.words import Words, read_vocabulary
 
 if TYPE_CHECKING:
     from positionwise.transformer import TransformerForTranslation
@@ -144,11 +145,14 @@ class Run:
             RunError: when there is none, or it is no tokenizer.
             DataError: for a vocabulary file that cannot be read.
         """
-        path = self.path / Subwords.file
-        if path.exists():
-            return Subwords.read(path)
+        place = self.path / Subwords.file
+        for path in (place, self.path / Words.file):
+            if path.exists():
+                return read_vocabulary(path)
         if "converted" in self.record["results"]:
-            raise RunError(f"expected the model's vocabulary; got none (put tensor2tensor's vocabulary file at {path})")
+            raise RunError(
+                f"expected the model's vocabulary; got none (put tensor2tensor's vocabulary file at {place})"
+            )
         path = self.path / BytePairs.file
         try:
             return BytePairs.read(path)

@@ -21,18 +21,18 @@ from positionwise.errors import DataError
 from positionwise.training.data import read_lines
 from positionwise.training.tokenizer import EOS, PAD
 
-RESERVED = (("", "<pad>", "<pad>_"), ("", "<EOS>", "<EOS>_"))
-"""How the entries 0 and 1 are written; v1.0.14 leaves both empty."""
-NEEDED = r"\_;0123456789"
-"""Without an entry for each of these some text could not be written."""
+RESERVED = (("", "<pad>", "<pad>_"), ("", "<eos>", "<eos>_"))
+"""How the entries 0 and 1 are written, small or capital; v1.0.14 leaves both empty."""
 _ESCAPE = re.compile(r"\\(u|\\|[0-9]{1,7};)?")
 
 
 class Subwords:
-    """A vocabulary of subtokens, their ids the lines of the file.
+    r"""A vocabulary of subtokens, their ids the lines of the file.
 
-    Decoding undoes encoding for every text. The original does so too, but for an underscore where the vocabulary has
-    no ``u``: there it writes what it does not read back, and we write the underscore's number.
+    Decoding undoes encoding. The original does so too, but for an underscore where the vocabulary has no ``u``: there
+    it writes what it does not read back, and we write the underscore's number. With an entry for each of
+    ``\_;0123456789`` any text can be written; without, a character may have neither entry nor number. There the
+    original fails, and we look for longer subtokens that hold the character.
 
     Args:
         subtokens: all entries, the two reserved ones first.
@@ -53,9 +53,6 @@ class Subwords:
     def read(cls, path: Path) -> Subwords:
         """Read a vocabulary file: a subtoken a line, in quotes (as tensor2tensor writes it) or all without.
 
-        `TokenTextEncoder`'s lists of whole words are refused: they cannot write text that has another word. They are
-        told from subwords by what they lack, entries for single characters.
-
         Raises:
             DataError: for a file that cannot be read so; the message names file and line.
         """
@@ -73,7 +70,11 @@ class Subwords:
         return len(self.subtokens)
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        """Sentences as ids, each ending in `EOS`."""
+        """Sentences as ids, each ending in `EOS`.
+
+        Raises:
+            DataError: for a character that the vocabulary cannot write.
+        """
         return [[*(i for token in _split(text) for i in self._encode_token(token)), EOS] for text in sentences]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
@@ -81,14 +82,31 @@ class Subwords:
         return [self._decode_row(row) for row in ids]
 
     def _encode_token(self, token: str) -> list[int]:
-        rest = "".join(self.written.get(c, rf"\{ord(c)};") for c in token) + "_"
+        rest = "".join(map(self._escape, token)) + "_"
         ids = []
         while rest:
-            # Every character that `rest` can hold is an entry, so that some length always fits.
-            length = next(n for n in range(min(self.longest, len(rest)), 0, -1) if rest[:n] in self.ids)
+            length = next((n for n in range(min(self.longest, len(rest)), 0, -1) if rest[:n] in self.ids), 0)
+            if not length:
+                raise self._unwritable(token, rest)
             ids.append(self.ids[rest[:length]])
             rest = rest[length:]
         return ids
+
+    def _escape(self, character: str) -> str:
+        if character in self.written:
+            return self.written[character]
+        number = rf"\{ord(character)};"
+        # A bare underscore would end the token.
+        return number if character == "_" or self.ids.keys() >= set(number) else character
+
+    def _unwritable(self, token: str, rest: str) -> DataError:
+        """The error for a token of which ``rest``, escaped, has no subtoken to begin with."""
+        got = f"the end of {token[:60]!r}, which is written '_'"
+        if rest != "_":
+            # Each character as often as it has characters when escaped, so that the places are those of the escaped.
+            sources = [character for character in token for _ in self._escape(character)] + ["_"]
+            got = f"{sources[-len(rest)]!r} in {token[:60]!r}"
+        return DataError(f"expected characters that the vocabulary can write; got {got}")
 
     def _decode_row(self, row: list[int]) -> str:
         end = row.index(EOS) if EOS in row else len(row)
@@ -101,7 +119,7 @@ def _unquote(path: Path, lines: list[str]) -> list[str]:
         return lines
     for number, line in enumerate(lines, 1):
         if not _is_quoted(line):
-            raise DataError(f"{path}, line {number}: expected a subtoken in quotes, as in line 1; got {line[:60]!r}")
+            raise DataError(f"{path}, line {number}: expected an entry in quotes, as in line 1; got {line[:60]!r}")
     return [line[1:-1] for line in lines]
 
 
@@ -110,22 +128,19 @@ def _is_quoted(line: str) -> bool:
 
 
 def _check(path: Path, subtokens: list[str]) -> None:
-    """Refuse entries whose places are not clear, and too few to write any text with."""
+    """Refuse entries whose places are not clear, and a file without any."""
     lines: dict[str, int] = {}
     for number, subtoken in enumerate(subtokens, 1):
         where, got = f"{path}, line {number}", f"got {subtoken[:60]!r}"
         if number <= len(RESERVED):
-            if subtoken not in (known := RESERVED[number - 1]):
+            if subtoken.lower() not in (known := RESERVED[number - 1]):
                 raise DataError(f"{where}: expected {' or '.join(map(repr, known))}; {got}")
         elif not subtoken:
-            raise DataError(f"{where}: expected a subtoken; got an empty entry")
+            raise DataError(f"{where}: expected an entry; got an empty one")
         elif lines.setdefault(subtoken, number) != number:
-            raise DataError(f"{where}: expected another subtoken than in line {lines[subtoken]:,}; {got}")
-    if missing := [character for character in NEEDED if character not in lines]:
-        raise DataError(
-            f"expected a line for each of {' '.join(NEEDED)} in {path}; got none for {' '.join(missing)} "
-            "(lists of whole words are not read)"
-        )
+            raise DataError(f"{where}: expected another entry than in line {lines[subtoken]:,}; {got}")
+    if not lines:
+        raise DataError(f"expected entries after the two reserved ones in {path}; got none")
 
 
 def _split(text: str) -> list[str]:
