@@ -199,7 +199,7 @@ def test_the_hooks_are_there_only_while_the_context_is_open():
         assert explain(ffn, x).path == "layers"
         ffn(x)
     assert hooks(ffn) == 0
-    assert explain(ffn, x).path == "reference"
+    assert explain(ffn, x).path == "lean"
     ffn(x)
     assert outer[""].hidden_units == inner[""].hidden_units == 30
 

@@ -52,14 +52,21 @@ def swiglu(**options):
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_plain_layers_take_the_reference_path(name, backend):
+def test_plain_layers_take_the_lean_path_where_there_are_gradients(name, backend):
     ffn, x = FeedForward.variant(name, 6, 10, backend=backend), torch.randn(3, 6)
-    assert explain(ffn, x).path == "reference"
-    assert "plain" in explain(ffn, x).reason
+    assert explain(ffn, x).path == ("reference" if backend == "reference" else "lean")
+    assert ("backend='reference'" if backend == "reference" else "plain") in explain(ffn, x).reason
+    for x in (x, x.requires_grad_()):
+        with torch.no_grad():
+            assert explain(ffn, x).path == "reference"
+    assert explain(ffn.requires_grad_(False), x.detach()).path == "reference"
+    recomputing = FeedForward.variant(name, 6, 10, backend=backend, recompute=True)
+    assert explain(recomputing, x).path == "recompute"
 
 
-def test_the_reference_path_does_not_call_the_layers(monkeypatch):
-    ffn, x = swiglu(), torch.randn(3, 6)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_plain_paths_do_not_call_the_layers(monkeypatch, backend):
+    ffn, x = swiglu(backend=backend), torch.randn(3, 6)
     monkeypatch.setattr(nn.Linear, "forward", lambda *_: pytest.fail("a layer was called"))
     weights = {"weight_v": ffn.linear_v.weight, "bias_gate": ffn.linear_v.bias}
     expected = feed_forward(x, ffn.layer1.weight, ffn.layer2.weight, bias1=ffn.layer1.bias, bias2=ffn.layer2.bias,
@@ -122,7 +129,7 @@ def test_hooks_of_a_layer_fire_once(name, kind):
     ffn(x).sum().backward()
     assert fired == [1]
     handle.remove()
-    assert explain(ffn, x).path == "reference"
+    assert explain(ffn, x).path == "lean"
     ffn(x).sum().backward()
     assert fired == [1]
 
@@ -137,7 +144,7 @@ def test_global_hooks_see_every_layer(register):
     finally:
         handle.remove()
     assert {id(module) for module in seen} == {id(module) for module in (ffn, ffn.layer1, ffn.layer2, ffn.linear_v)}
-    assert explain(ffn, x).path == "reference"
+    assert explain(ffn, x).path == "lean"
 
 
 def test_a_hook_may_change_the_output():
@@ -203,11 +210,19 @@ def test_explain_computes_nothing(options):
     ("ffn", "training", "saved"),
     [
         # relu, per token: x, f(z) and, with dropout, the mask and what it leaves
-        (FeedForward(16, 24), True, 4 * 14 * (16 + 3 * 24)),
-        (FeedForward(16, 24), False, 4 * 14 * (16 + 24)),
+        (FeedForward(16, 24, backend="reference"), True, 4 * 14 * (16 + 3 * 24)),
+        (FeedForward(16, 24, backend="reference"), False, 4 * 14 * (16 + 24)),
         # swiglu: x, z, f(z), v and their product or, with dropout, the mask and what it leaves
-        (FeedForward.variant("swiglu", 16, 24), True, 4 * 14 * (16 + 5 * 24)),
-        (FeedForward.variant("swiglu", 16, 24, dtype=torch.bfloat16), False, 2 * 14 * (16 + 4 * 24)),
+        (FeedForward.variant("swiglu", 16, 24, backend="reference"), True, 4 * 14 * (16 + 5 * 24)),
+        (FeedForward.variant("swiglu", 16, 24, dtype=torch.bfloat16, backend="reference"), False, 2 * 14 * (16 + 96)),
+        # lean: x and one hidden-sized tensor, two with a gate; with dropout its seed
+        (FeedForward(16, 24), True, 4 * 14 * (16 + 24) + 8),
+        (FeedForward(16, 24), False, 4 * 14 * (16 + 24)),
+        (FeedForward.variant("swiglu", 16, 24), True, 4 * 14 * (16 + 2 * 24) + 8),
+        (FeedForward.variant("swiglu", 16, 24, dtype=torch.bfloat16), False, 2 * 14 * (16 + 2 * 24)),
+        # recompute: x alone
+        (FeedForward(16, 24, recompute=True), True, 4 * 14 * 16 + 8),
+        (FeedForward.variant("swiglu", 16, 24, recompute=True, chunk_size=5), False, 4 * 14 * 16),
         (FeedForward(16, 24, activation=torch.sin), True, None),
     ],
 )

@@ -159,7 +159,7 @@ REFUSED = [
     *(("init", value) for value in ["xavier", "normal", None]),
     *(("backend", value) for value in ["cuda", "Auto", None]),
     *(("dtype", value) for value in ["half", "int8", torch.int64, torch.bool, torch.complex64, 4]),
-    ("recompute", True), ("recompute", 1), ("chunk_size", 128), ("chunk_size", 0),
+    ("recompute", 1), ("chunk_size", 128), ("chunk_size", 0),
 ]  # fmt: skip
 
 

@@ -47,9 +47,10 @@ class FeedForward(Network):
         padding: ``same``, ``left`` (causal, odd sizes only) or ``valid`` (the sequence becomes shorter).
         dilation: of both kernels; of a pair (h, w), an integer kernel takes h.
         init: ``xavier_uniform`` with zero biases (as published) or ``pytorch`` (nn.Linear's own).
-        backend: ``auto`` or ``reference``.
-        recompute: not available yet.
-        chunk_size: not available yet.
+        backend: ``auto``; ``lean``, the operator that saves one hidden-sized tensor for backward (two with a gate), in
+            torch.compile too; or ``reference``. What a backend cannot compute, the reference path does.
+        recompute: save the input alone for backward, and compute the first maps again.
+        chunk_size: tokens that are computed again at once; None for a size that bounds the memory.
         device: of the parameters.
         dtype: of the parameters.
 
@@ -141,7 +142,7 @@ class FeedForward(Network):
         """
         check_input(self.spec, x)
         block = cast(kernels.Block, self)
-        return kernels.choose(block).run(block, x)
+        return kernels.choose(block, x).run(block, x)
 
     def extra_repr(self) -> str:
         """The options that differ from the defaults."""
@@ -267,12 +268,14 @@ def explain(ffn: FeedForward, x: Tensor) -> Explanation:
         DtypeError: likewise.
     """
     check_input(ffn.spec, x)
-    path = kernels.choose(cast(kernels.Block, ffn))
+    path = kernels.choose(cast(kernels.Block, ffn), x)
     tokens = x.numel() // x.shape[-1]
     rate = ffn.dropout if ffn.training else 0.0
     known = all(kernels.is_plain(layer) or type(layer) is SeparableLinear for layer in ffn.children())
+    lean = path.name in ("lean", "recompute", "checkpoint")
     try:
-        saved = replace(ffn.spec, dropout=rate, dtype=x.dtype).saved_for_backward(tokens)
+        spec = replace(ffn.spec, dropout=rate, dtype=x.dtype, backend=ffn.spec.backend if lean else "reference")
+        saved = spec.saved_for_backward(tokens)
     except SpecError:
         known = False
     return Explanation(

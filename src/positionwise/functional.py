@@ -59,16 +59,19 @@ def feed_forward(
         assert weight_v is not None
         return F.linear(x, weight_v, bias_gate)
 
+    def drop(h: Tensor) -> Tensor:
+        return F.dropout(h, dropout, training)
+
     f = activations.get(activation) if isinstance(activation, str) else activation
-    return compose(x, first, second, None if weight_v is None else gate, f, dropout, training)
+    return compose(x, first, second, None if weight_v is None else gate, f, drop)
 
 
-def compose(x: Tensor, first: Map, second: Map, gate: Map | None, f: Map, dropout: float, training: bool) -> Tensor:
-    """The network over any three maps: second(dropout(f(first(x)) [⊙ gate(x)]))."""
+def compose(x: Tensor, first: Map, second: Map, gate: Map | None, f: Map, drop: Map) -> Tensor:
+    """The network over any maps: second(drop(f(first(x)) [⊙ gate(x)]))."""
     hidden = f(first(x))
     if gate is not None:
         hidden = hidden * gate(x)
-    return second(F.dropout(hidden, dropout, training))
+    return second(drop(hidden))
 
 
 def depthwise(x: Tensor, kernel: Tensor, padding: str, dilation: tuple[int, int]) -> Tensor:

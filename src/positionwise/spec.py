@@ -14,7 +14,7 @@ from positionwise import activations
 from positionwise.errors import SpecError, unknown_name
 
 PADDINGS = ("same", "left", "valid")
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "reference", "lean")
 INITIALISATIONS = ("xavier_uniform", "pytorch")
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -79,7 +79,7 @@ class FFNSpec:
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         self._check_left_padding()
-        self._check_what_is_to_come()
+        self._check_chunks()
         _bytes_per_element(self.dtype)
 
     def _check_left_padding(self) -> None:
@@ -87,11 +87,12 @@ class FFNSpec:
         if self.padding == "left" and any(span % 2 for span in reach):
             raise SpecError(f"expected odd kernel sizes with padding 'left'; got {self._kernels()}")
 
-    def _check_what_is_to_come(self) -> None:
-        if self.recompute:
-            raise SpecError("expected recompute to be False: the recompute path does not exist yet; got True")
-        if self.chunk_size is not None:
-            raise SpecError(f"expected chunk_size to be None while recompute does not exist; got {self.chunk_size!r}")
+    def _check_chunks(self) -> None:
+        if self.chunk_size is None:
+            return
+        _check_size("chunk_size", self.chunk_size)
+        if not self.recompute:
+            raise SpecError(f"expected chunk_size to be None without recompute=True; got {self.chunk_size}")
 
     def _kernels(self) -> str:
         return f"{self.kernel_size!r} and {self.second_kernel_size!r}"
@@ -140,9 +141,10 @@ class FFNSpec:
         return 2 * (first_tokens * first + second_tokens * second)
 
     def saved_tensors(self) -> tuple[str, ...]:
-        """The hidden-sized tensors that the reference path keeps for backward in training.
+        """The hidden-sized tensors that are kept for backward in training.
 
-        ``z`` is the first map's output, ``f(z)`` the hidden units, ``v`` the gate's map.
+        ``z`` is the first map's output, ``f(z)`` the hidden units, ``v`` the gate's map. Wide kernels are computed by
+        the reference path whatever the backend.
 
         Raises:
             SpecError: for an activation that is not in the table, whose own tensors are not known.
@@ -150,7 +152,15 @@ class FFNSpec:
         row = activations.resolve(self.activation)
         if row.saved is None:
             raise SpecError(f"expected an activation of the table to know what it saves; got {self.activation!r}")
-        names = list(row.saved)
+        if self.recompute:
+            return ()
+        if self.backend == "reference" or self.convolved_axes:
+            return self._saved_by_reference(row)
+        kept = (row.saved or ("z",))[0]  # of what autograd keeps for f', the one that is enough
+        return (kept, "v") if self.is_gated else (kept,)
+
+    def _saved_by_reference(self, row: activations.Activation) -> tuple[str, ...]:
+        names = list(row.saved or ())
         hidden = "z" if row.name == "identity" else "f(z)"
         if self.is_gated:
             names += [hidden, "v"]
@@ -162,7 +172,7 @@ class FFNSpec:
         return tuple(dict.fromkeys([*names, hidden]))
 
     def saved_for_backward(self, tokens: int) -> int:
-        """Bytes that the reference path keeps for backward in training over ``tokens`` positions.
+        """Bytes that are kept for backward in training over ``tokens`` positions.
 
         The input counts, parameters do not, and storage that two tensors share counts once. The size of an element
         is that of ``dtype`` (float32 where it is None).
@@ -174,11 +184,12 @@ class FFNSpec:
         if self.convolved_axes and self.padding == "valid":
             raise SpecError("expected padding 'same' or 'left' to count what wide kernels save; got 'valid'")
         per_token = self.d_model + len(self.saved_tensors()) * self.d_ff
-        if taps(self.kernel_size):
+        if taps(self.kernel_size) and not self.recompute:
             per_token += self.d_model * (2 if self.is_gated else 1)
-        if taps(self.second_kernel_size):
+        if taps(self.second_kernel_size) and not self.recompute:
             per_token += self.d_ff
-        return tokens * per_token * _bytes_per_element(self.dtype)
+        seed = 8 if self.dropout and self.backend != "reference" and not self.convolved_axes else 0
+        return tokens * per_token * _bytes_per_element(self.dtype) + seed
 
     @property
     def equation(self) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from positionwise import FeedForward, explain
+from positionwise.kernels import dense
 from shared import shared_file
 
 UNGATED = [f"{name}_{bits}" for name in ("relu", "gelu", "silu", "relu2") for bits in ("11", "00", "10", "01")]
@@ -66,10 +67,18 @@ class Case:
 
 
 class Replayed:
-    """Stands in for F.dropout: multiplies by a stored mask, and is F.dropout without one; keeps what it was told."""
+    """Stands in for F.dropout: multiplies by a stored mask, and is F.dropout without one; keeps what it was told.
+
+    Paths but the reference draw masks themselves, the lean one for all positions in a row and in backward again: there
+    `keep_mask` stands in.
+    """
 
     def __init__(self, mask):
         self.mask, self.real, self.calls, self.seen = mask, F.dropout, [], {}
+
+    def keep_mask(self, shape, p, dtype, generator=None):
+        self.calls.append((tuple(shape), p, True))
+        return self.mask.reshape(shape)
 
     def __call__(self, hidden, p=0.5, training=True, inplace=False):
         entering = self.real(hidden, p, training) if self.mask is None else hidden * self.mask
@@ -106,17 +115,27 @@ def measured(case, way="auto"):
     """What our block gives on a case, under the names of ``Case.expected``, and the calls of dropout.
 
     ``way`` is a backend, or ``layers``: then a hook of layer2 forces the path that calls the layers, and is what sees
-    the entering units. A hook would take a backend off its path, so there they are what dropout gives.
+    the entering units. A hook would take a backend off its path, so there they are what dropout gives, and on the lean
+    path what goes into the second product; the hidden units before dropout are nowhere whole there.
     """
     ffn, dropout, x = block(case, "auto" if way == "layers" else way), Replayed(case.mask), case.tensors["x"].clone()
     entering = {}
     if way == "layers":
         ffn.layer2.register_forward_pre_hook(lambda layer, args: entering.update(entering=args[0].detach()))
-    assert way == "auto" or explain(ffn, x).path == way
-    with mock.patch.object(F, "dropout", dropout):
-        out = ffn(x.requires_grad_())
+    path = explain(ffn, x.requires_grad_()).path
+    assert path == ("lean" if way == "auto" else way)
     names, leaves = zip(*ffn.named_parameters(), strict=True)
-    gradients = torch.autograd.grad((out * case.tensors["R"]).sum(), [x, *leaves])
+    masks = mock.patch("positionwise.kernels.dropout.keep_mask", dropout.keep_mask)
+    product = dense.linear_
+
+    def linear_(x, weight, bias, out):
+        if weight.shape == ffn.layer2.weight.shape:
+            entering["entering"] = x.detach().clone().reshape(3, 7, 40)
+        return product(x, weight, bias, out)
+
+    with mock.patch.object(F, "dropout", dropout), masks, mock.patch.object(dense, "linear_", linear_):
+        out = ffn(x.requires_grad_())
+        gradients = torch.autograd.grad((out * case.tensors["R"]).sum(), [x, *leaves])
     numbers = dict(zip(["grad_x", *(f"grad_{name}" for name in names)], gradients, strict=True))
     return {"out": out.detach(), **dropout.seen, **entering, **numbers}, dropout.calls
 
@@ -125,7 +144,9 @@ def errors(case, way="auto"):
     """For each quantity, the largest difference from labml's number as a share of the largest of labml's numbers."""
     got, _ = measured(case, way)
     return {
-        name: ((got[name] - number).abs().max() / number.abs().max()).item() for name, number in case.expected.items()
+        name: ((got[name] - number).abs().max() / number.abs().max()).item()
+        for name, number in case.expected.items()
+        if name in got
     }
 
 

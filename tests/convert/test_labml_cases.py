@@ -10,6 +10,7 @@ from labml_mutants import MUTANTS, network
 from positionwise.spec import BACKENDS
 
 WAYS = [*BACKENDS, "layers"]
+OWN_MASKS = ("auto", "lean", "layers")  # the reference alone asks PyTorch's dropout
 AT_REST = [name for name in NAMES if name not in DROPPED]
 SYMMETRIC = {"gate_on_V", "act_over_product", "act_on_both"}  # the same network where f is the identity
 
@@ -31,21 +32,21 @@ def test_the_cases_are_all_that_the_files_hold():
 def test_every_number_is_that_of_labml(name, way):
     got, _ = measured(cases()[name], way)
     expected = cases()[name].expected
-    assert got.keys() == expected.keys()
-    for quantity, numbers in expected.items():
-        check(got[quantity], numbers)
+    assert expected.keys() - got.keys() == ({"hidden"} if way in OWN_MASKS else set())
+    for quantity, numbers in got.items():
+        check(numbers, expected[quantity])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "relu" in name or "reglu" in name or name in DROPPED])
 @every_way
 def test_what_is_exactly_zero_there_is_exactly_zero_here(name, way):
     got, _ = measured(cases()[name], way)
-    for quantity in ("hidden", "entering"):
+    for quantity in got.keys() & {"hidden", "entering"}:
         assert torch.equal(got[quantity] == 0, cases()[name].expected[quantity] == 0)
     assert got["entering"].count_nonzero() < 0.75 * got["entering"].numel()
 
 
-@pytest.mark.parametrize("quantity", ["out", "hidden"])
+@pytest.mark.parametrize("quantity", ["out", "entering"])
 @every_way
 def test_sums_of_small_integers_are_the_same_to_the_last_bit(quantity, way):
     got, _ = measured(cases()["int_reglu"], way)
@@ -57,7 +58,14 @@ def test_sums_of_small_integers_are_the_same_to_the_last_bit(quantity, way):
 def test_dropout_is_asked_once_and_of_the_hidden_units(name, way):
     case = cases()[name]
     _, calls = measured(case, way)
-    assert calls == [((3, 7, 40), case.index["dropout_p"], name in DROPPED)]
+    rate = case.index["dropout_p"]
+    if way == "reference":
+        assert calls == [((3, 7, 40), rate, name in DROPPED)]
+    elif way == "layers":
+        assert calls == [((3, 7, 40), rate, True)] * (name in DROPPED)
+    else:  # in forward, and again in backward where the dropped units are not told by their zeros
+        times = {"traindrop_relu": 1}.get(name, 3)  # for the hidden units, and for what comes back to them
+        assert calls == [((21, 40), rate, True)] * (times if name in DROPPED else 0)
 
 
 @pytest.mark.parametrize("name", DROPPED)
@@ -87,7 +95,7 @@ def test_the_parameters_are_as_many(name):
 @every_way
 def test_the_largest_error_is_a_few_roundings(name, way):
     found = errors(cases()[name], way)
-    assert found.keys() == cases()[name].expected.keys()
+    assert cases()[name].expected.keys() - found.keys() == ({"hidden"} if way in OWN_MASKS else set())
     assert all(error < 1e-14 for error in found.values())
 
 
@@ -97,7 +105,7 @@ def test_a_number_that_is_off_shows_in_the_errors_and_only_there(quantity):
     shifted = case.tensors[quantity].clone()
     largest = shifted.abs().argmax()
     shifted.flatten()[largest] *= 1 + 1e-6
-    found = errors(replace(case, tensors={**case.tensors, quantity: shifted}))
+    found = errors(replace(case, tensors={**case.tensors, quantity: shifted}), "reference")
     affected = {"hidden", "entering"} if quantity == "hidden" else {quantity}
     assert {name for name, error in found.items() if error > 1e-14} == affected
     assert found[quantity] == pytest.approx(1e-6, rel=1e-5)

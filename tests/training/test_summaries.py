@@ -78,7 +78,7 @@ def test_the_values_are_those_of_the_batch(tmp_path, pairs, tiny, monkeypatch):
 
     monkeypatch.setattr(TranslationTrainer, "training_step", recording)
     found = histograms(start(pairs, tmp_path / "new", tiny(max_steps=101, summaries=True, variant="reglu")))
-    assert paths == {step: {"layers" if step in (1, 100) else "reference"} for step in range(1, 102)}
+    assert paths == {step: {"layers" if step in (1, 100) else "lean"} for step in range(1, 102)}
     for name, tag in zip(LAYERS, TAGS, strict=True):
         assert sorted(found[tag]) == [1, 100]
         for step, histogram in found[tag].items():

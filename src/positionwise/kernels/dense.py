@@ -1,0 +1,216 @@
+"""The network and its gradients over chunks of tokens, with buffers that are used again from chunk to chunk.
+
+Names: x (T, d_model); z = W₁x + b₁ and v = Vx + c (T, d_ff); h the hidden units that enter the second map; dy, dh, …
+the loss's derivatives by them. T counts the positions of all sequences together.
+
+What is saved for backward is x and one hidden-sized tensor, two with a gate; with ``save=False`` it is x alone, and
+backward computes z and v again, but not the second map. Gradients of weights add up over chunks in at least float32.
+
+Source of the formulas: Vaswani et al. 2017, arXiv 1706.03762, eq. 2; gated: Shazeer 2020, arXiv 2002.05202, eq. 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from positionwise import activations
+from positionwise.kernels.dropout import Masks
+from positionwise.kernels.elementwise import TABLE
+
+
+class Weights(NamedTuple):
+    """The block's parameters: W₁ (d_ff, d_model), W₂ (d_out, d_ff), V (d_ff, d_model), and their biases."""
+
+    w1: Tensor
+    b1: Tensor | None
+    w2: Tensor
+    b2: Tensor | None
+    v: Tensor | None
+    c: Tensor | None
+
+
+class Call(NamedTuple):
+    """What a call is beside its tensors."""
+
+    activation: str
+    dropout: float
+    seed: Tensor | None
+    """Of the dropout's masks; None where nothing is dropped."""
+    chunk: int
+    """Tokens of a chunk."""
+
+
+def chunks(tokens: int, size: int) -> Iterator[slice]:
+    """The chunks of a call, the last of them what is left."""
+    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
+
+
+def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """W·x + b into ``out``."""
+    if bias is None:
+        return torch.mm(x, weight.t(), out=out)
+    return torch.addmm(bias, x, weight.t(), out=out)
+
+
+def forward(x: Tensor, w: Weights, call: Call, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Y (T, d_out), and what is kept of z and v for backward (T, d_ff), empty where nothing is.
+
+    Shapes: x (T, d_model).
+    """
+    rows, masks = min(call.chunk, len(x)), Masks(call.dropout, call.seed)
+    y = x.new_empty(len(x), len(w.w2))
+    kept = x.new_empty(len(x) if save else rows, len(w.w1))
+    gate = kept.new_empty(kept.shape if w.v is not None else 0)
+    scratch = kept.new_empty(rows, len(w.w1))
+    for part in chunks(len(x), call.chunk):
+        here = part if save else slice(0, part.stop - part.start)
+        z, v = kept[here], gate[here] if w.v is not None else None
+        h = _hidden(x[part], w, call, masks, z, v, scratch[: len(z)])
+        linear_(h, w.w2, w.b2, y[part])
+    return (y, kept, gate) if save else (y, x.new_empty(0), x.new_empty(0))
+
+
+def _hidden(x: Tensor, w: Weights, call: Call, masks: Masks, z: Tensor, v: Tensor | None, scratch: Tensor) -> Tensor:
+    """Compute a chunk's hidden units; z and v become what is kept of them."""
+    f = TABLE[call.activation]
+    f.keep_(linear_(x, w.w1, w.b1, z))
+    if v is None and f.drops_with:
+        return masks.apply_(z)
+    if v is not None:
+        assert w.v is not None
+        linear_(x, w.v, w.c, v)
+    return again(z, v, call, masks, scratch)
+
+
+def again(kept: Tensor, v: Tensor | None, call: Call, masks: Masks, scratch: Tensor) -> Tensor:
+    """A chunk's hidden units from what is kept of them."""
+    f = TABLE[call.activation]
+    if v is None and f.drops_with:
+        return kept
+    h = f.hidden(kept, scratch)
+    if v is not None:
+        h = torch.mul(h, v, out=scratch)
+    if masks.p and h is kept:
+        h = scratch.copy_(kept)
+    return masks.apply_(h)
+
+
+class Gradients(NamedTuple):
+    """The loss's derivatives by x and by each parameter; None where it was not asked for."""
+
+    x: Tensor | None
+    w1: Tensor | None
+    b1: Tensor | None
+    w2: Tensor | None
+    b2: Tensor | None
+    v: Tensor | None
+    c: Tensor | None
+
+
+class Sums:
+    """Gradients of weights and biases: what chunks add up to, in at least float32."""
+
+    def __init__(self, like: Tensor | None, asked: bool) -> None:
+        self.like = like if asked else None
+        self.total: Tensor | None = None
+
+    def product(self, a: Tensor, b: Tensor) -> None:
+        """Add aᵀ·b."""
+        if self.like is None:
+            return
+        if self.total is None:
+            self.total = torch.mm(a.t(), b).to(self._dtype)
+        elif a.dtype == self.total.dtype:
+            self.total.addmm_(a.t(), b)
+        else:
+            self.total += torch.mm(a.t(), b)
+
+    def rows(self, a: Tensor) -> None:
+        """Add the sum of a's rows."""
+        if self.like is not None:
+            summed = a.sum(0, dtype=self._dtype)
+            self.total = summed if self.total is None else self.total.add_(summed)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        assert self.like is not None
+        return torch.promote_types(self.like.dtype, torch.float32)
+
+    def result(self) -> Tensor | None:
+        """The gradient in the parameter's dtype; zeros where no token was seen."""
+        if self.like is None:
+            return None
+        return torch.zeros_like(self.like) if self.total is None else self.total.to(self.like.dtype)
+
+
+def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call: Call, asked: list[bool]) -> Gradients:
+    """The gradients of `forward`; what was not kept is computed again.
+
+    Shapes: dy (T, d_out), x (T, d_model), kept and gate as `forward` gave them. ``asked`` says for each of `Gradients`
+    whether it is wanted.
+    """
+    saved, rows = len(kept) == len(x), min(call.chunk, len(x))
+    masks, redrawn = Masks(call.dropout, call.seed), Masks(call.dropout, call.seed)
+    wanted = Gradients(*asked)  # type: ignore[arg-type]
+    sums = {name: Sums(getattr(w, name), bool(getattr(wanted, name))) for name in Weights._fields}
+    dx = torch.empty_like(x) if wanted.x else None
+    buffers = [x.new_empty(rows, len(w.w1)) for _ in range(3 if w.v is not None else 2)]
+    own = [x.new_empty(0 if saved else rows, len(w.w1)) for _ in range(2 if w.v is not None else 1)]
+    for part in chunks(len(x), call.chunk):
+        size = part.stop - part.start
+        scratch, dh, *dv = (buffer[:size] for buffer in buffers)
+        if saved:
+            z, v = kept[part], gate[part] if w.v is not None else None
+            h = again(z, v, call, masks, scratch)
+        else:
+            z, v = own[0][:size], own[1][:size] if w.v is not None else None
+            h = _hidden(x[part], w, call, masks, z, v, scratch)
+        sums["w2"].product(dy[part], h)
+        sums["b2"].rows(dy[part])
+        torch.mm(dy[part], w.w2, out=dh)
+        _through_hidden(dh, dv[0] if dv else None, z, v, call, redrawn, scratch)
+        for name, bias, d in (("w1", "b1", dh), *([("v", "c", dv[0])] if dv else [])):
+            sums[name].product(d, x[part])
+            sums[bias].rows(d)
+        if dx is not None:
+            torch.mm(dh, w.w1, out=dx[part])
+            if dv:
+                assert w.v is not None
+                dx[part].addmm_(dv[0], w.v)
+    return Gradients(dx, *(sums[name].result() for name in Weights._fields))
+
+
+def _through_hidden(
+    dh: Tensor, dv: Tensor | None, z: Tensor, v: Tensor | None, call: Call, masks: Masks, scratch: Tensor
+) -> None:
+    """Turn ∂/∂h into ∂/∂z in place, and write ∂/∂v: h = mask ⊙ f(z) [⊙ v]."""
+    f = TABLE[call.activation]
+    if v is None and f.drops_with:
+        if masks.p:
+            dh.mul_(1 / (1 - masks.p) if masks.p < 1 else 0.0)  # what was dropped is zero in z
+    else:
+        masks.apply_(dh)
+    if v is not None and dv is not None:
+        torch.mul(dh, f.hidden(z, scratch), out=dv)
+        dh.mul_(v)
+    f.backward_(dh, z)
+
+
+def differentiable(dy: Tensor, x: Tensor, w: Weights, call: Call, asked: list[bool]) -> Gradients:
+    """The gradients as a graph of PyTorch's own operators, so that they can be differentiated again."""
+    masks = Masks(call.dropout, call.seed)
+    hidden = activations.get(call.activation)(F.linear(x, w.w1, w.b1))
+    if w.v is not None:
+        hidden = hidden * F.linear(x, w.v, w.c)
+    if masks.p:
+        ones = [masks.apply_(hidden.new_ones(hidden[part].shape)) for part in chunks(len(x), call.chunk)]
+        hidden = hidden * torch.cat(ones)
+    y = F.linear(hidden, w.w2, w.b2)
+    given = [tensor for tensor, wanted in zip((x, *w), asked, strict=True) if wanted and tensor is not None]
+    found = iter(torch.autograd.grad(y, given, dy, create_graph=True, materialize_grads=True))
+    return Gradients(*(next(found) if wanted else None for wanted in asked))

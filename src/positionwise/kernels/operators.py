@@ -1,0 +1,116 @@
+"""The lean path as operators of PyTorch's dispatcher, so that autograd, torch.compile and torch.export know it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from positionwise.kernels import dense
+from positionwise.kernels.dense import Call, Weights
+
+
+@torch.library.custom_op("positionwise::feed_forward", mutates_args=())
+def feed_forward(
+    x: Tensor,
+    w1: Tensor,
+    b1: Tensor | None,
+    w2: Tensor,
+    b2: Tensor | None,
+    v: Tensor | None,
+    c: Tensor | None,
+    activation: str,
+    dropout: float,
+    seed: Tensor | None,
+    save: bool,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Y (T, d_out) for x (T, d_model), and what backward needs; see `positionwise.kernels.dense.forward`."""
+    return dense.forward(x, Weights(w1, b1, w2, b2, v, c), Call(activation, dropout, seed, chunk), save)
+
+
+@feed_forward.register_fake
+def _(
+    x: Tensor, w1: Tensor, b1: Any, w2: Tensor, b2: Any, v: Any, c: Any, activation: str, dropout: float, seed: Any,
+    save: bool, chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    kept = x.new_empty((x.shape[0], w1.shape[0]) if save else 0)
+    return x.new_empty(x.shape[0], w2.shape[0]), kept, x.new_empty(kept.shape if save and v is not None else 0)
+
+
+@torch.library.custom_op("positionwise::feed_forward_backward", mutates_args=())
+def feed_forward_backward(
+    dy: Tensor,
+    x: Tensor,
+    kept: Tensor,
+    gate: Tensor,
+    w1: Tensor,
+    b1: Tensor | None,
+    w2: Tensor,
+    b2: Tensor | None,
+    v: Tensor | None,
+    c: Tensor | None,
+    activation: str,
+    dropout: float,
+    seed: Tensor | None,
+    chunk: int,
+    asked: list[bool],
+) -> list[Tensor]:
+    """The gradients that are asked for, in the order of `positionwise.kernels.dense.Gradients`."""
+    call = Call(activation, dropout, seed, chunk)
+    found = dense.backward(dy, x, kept, gate, Weights(w1, b1, w2, b2, v, c), call, asked)
+    return [gradient for gradient in found if gradient is not None]
+
+
+@feed_forward_backward.register_fake
+def _(
+    dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w1: Tensor, b1: Any, w2: Tensor, b2: Any, v: Any, c: Any,
+    activation: str, dropout: float, seed: Any, chunk: int, asked: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    given = (x, w1, b1, w2, b2, v, c)
+    return [torch.empty_like(tensor) for tensor, wanted in zip(given, asked, strict=True) if wanted]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    *tensors, ctx.activation, ctx.dropout, seed, ctx.recompute, ctx.chunk = inputs
+    _, kept, gate = output
+    ctx.mark_non_differentiable(kept, gate)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, seed, kept, gate)
+
+
+def _differentiate(ctx: Any, dy: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
+    *tensors, seed, kept, gate = ctx.saved_tensors
+    if dy is None:
+        return (None,) * 12
+    x, *weights = tensors
+    asked = [wanted and tensor is not None for wanted, tensor in zip(ctx.needs_input_grad, tensors, strict=False)]
+    rest = (None, None, None, None, None)
+    if torch.is_grad_enabled():  # somebody will differentiate the gradients
+        call = Call(ctx.activation, ctx.dropout, seed, ctx.chunk)
+        return (*dense.differentiable(dy, x, Weights(*weights), call, asked), *rest)
+    options = ctx.activation, ctx.dropout, seed, ctx.chunk, asked
+    found = iter(feed_forward_backward(dy, x, kept, gate, *weights, *options))
+    return (*(next(found) if wanted else None for wanted in asked), *rest)
+
+
+feed_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.positionwise.feed_forward)
+def _forward_flops(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, v: Any, *rest: Any, **options: Any) -> int:
+    products = [w1, w2, *([v] if v is not None else [])]
+    return sum(2 * int(x[0]) * int(shape[0]) * int(shape[1]) for shape in products)
+
+
+@register_flop_formula(torch.ops.positionwise.feed_forward_backward)
+def _backward_flops(
+    dy: Any, x: Any, kept: Any, gate: Any, w1: Any, b1: Any, w2: Any, b2: Any, v: Any, c: Any, *rest: Any, **options: Any
+) -> int:  # fmt: skip
+    asked, again = rest[-1], kept[0] != x[0]
+    times = [(w2, 1 + asked[3]), (w1, asked[0] + asked[1] + again)]
+    if v is not None:
+        times.append((v, asked[0] + asked[5] + again))
+    return sum(2 * int(x[0]) * int(shape[0]) * int(shape[1]) * int(count) for shape, count in times)
