@@ -203,6 +203,8 @@ def test_dropout_drops_its_share_and_scales_the_rest(way, is_gated, activation):
     ffn = FeedForward(4, 400, 0.3, activation, is_gated, dtype=torch.float64, **way)
     with torch.no_grad():
         ffn.layer1.bias.add_(1)
+        if is_gated:
+            ffn.linear_v.bias.add_(1)
     ffn.layer2 = nn.Linear(400, 400, False, dtype=torch.float64)
     nn.init.eye_(ffn.layer2.weight)
     x = torch.zeros(50, 4, dtype=torch.float64)  # so that the output is dropout of one row of hidden units
@@ -278,6 +280,7 @@ def test_threads_do_not_disturb_each_other(way):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # PyTorch's own, in torch.func.jvp
 @every_way
 def test_transforms_take_the_plain_network(way):
     ours, reference = pair(way, activation="gelu")

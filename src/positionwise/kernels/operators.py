@@ -107,7 +107,8 @@ def _forward_flops(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, v: Any, *rest: An
 
 @register_flop_formula(torch.ops.positionwise.feed_forward_backward)
 def _backward_flops(
-    dy: Any, x: Any, kept: Any, gate: Any, w1: Any, b1: Any, w2: Any, b2: Any, v: Any, c: Any, *rest: Any, **options: Any
+    dy: Any, x: Any, kept: Any, gate: Any, w1: Any, b1: Any, w2: Any, b2: Any, v: Any, c: Any, *rest: Any,
+    **options: Any,
 ) -> int:  # fmt: skip
     asked, again = rest[-1], kept[0] != x[0]
     times = [(w2, 1 + asked[3]), (w1, asked[0] + asked[1] + again)]
