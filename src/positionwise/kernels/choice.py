@@ -100,6 +100,8 @@ def choose(block: Block, x: Tensor) -> Path:
     layers = (block.layer1, block.layer2) if block.linear_v is None else (block.layer1, block.layer2, block.linear_v)
     if torch_module._has_any_global_hook() or not all(is_plain(layer) for layer in layers):  # type: ignore[no-untyped-call]
         return CHECKPOINT if block.spec.recompute else LAYERS
+    if _is_transformed(block, x):
+        return Path("reference", "a transform of torch.func or a forward-mode derivative is at work", run_reference)
     if block.spec.recompute:
         return RECOMPUTE if _is_ordinary(block, x) else CHECKPOINT
     if block.spec.backend == "reference":
@@ -121,7 +123,7 @@ def _not_lean(block: Block, x: Tensor) -> str | None:
 
 def _is_ordinary(block: Block, x: Tensor) -> bool:
     """Whether the operator computes what the reference would: no subclass, transform or autocast sees the parts."""
-    if _activation(block) not in TABLE or _is_autocast(x) or torch.autograd.forward_ad._current_level >= 0:
+    if _activation(block) not in TABLE or _is_autocast(x):
         return False
     if torch.compiler.is_compiling():
         return True
@@ -131,9 +133,16 @@ def _is_ordinary(block: Block, x: Tensor) -> bool:
         and t.dtype == x.dtype
         and t.device == x.device
         and t.layout == torch.strided
-        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
         for t in tensors
     ) and (x.dtype in DTYPES and x.device.type == "cpu")  # fmt: skip
+
+
+def _is_transformed(block: Block, x: Tensor) -> bool:
+    """Whether vmap, grad, jvp and their like see the parts of the computation."""
+    if torch.compiler.is_compiling():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return torch.autograd.forward_ad._current_level >= 0 or any(wrapped(t) for t in (x, *_given(block)))
 
 
 def _given(block: Block) -> Iterator[Tensor]:
