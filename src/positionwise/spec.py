@@ -105,6 +105,8 @@ class FFNSpec:
     @property
     def convolved_axes(self) -> int:
         """How many axes before d_model the kernels mix: 0 for the position-wise network, 1 or 2 for wide kernels."""
+        if self.kernel_size == 1 and self.second_kernel_size == 1:  # what most calls ask, without a loop
+            return 0
         kernels = [kernel for kernel in (self.kernel_size, self.second_kernel_size) if taps(kernel)]
         return max([0, *(2 if isinstance(kernel, tuple) else 1 for kernel in kernels)])
 

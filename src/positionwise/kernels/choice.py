@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
+from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn
+from torch._C import _are_functorch_transforms_active as _are_transforms_active
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from positionwise.functional import Map, compose, feed_forward
+from positionwise.kernels.dense import Weights, infer
 from positionwise.kernels.dropout import draw_seed, drop
-from positionwise.kernels.elementwise import TABLE
 from positionwise.kernels.operators import feed_forward as lean_operator
 
 CHUNK = 1024
@@ -46,11 +49,10 @@ class Path:
 
 def run_reference(block: Block, x: Tensor) -> Tensor:
     """The reference function on the block's own weights."""
-    w1, b1, w2, b2, v, c = parameters(block)
-    assert w1 is not None
-    assert w2 is not None
+    w = _weights(block)
+    assert w is not None
     return feed_forward(
-        x, w1, w2, bias1=b1, bias2=b2, weight_v=v, bias_gate=c,
+        x, w.w1, w.w2, bias1=w.b1, bias2=w.b2, weight_v=w.v, bias_gate=w.c,
         activation=block.activation, dropout=block.dropout, training=block.training,
     )  # fmt: skip
 
@@ -79,92 +81,83 @@ def run_recompute(block: Block, x: Tensor) -> Tensor:
 
 
 def _operator(block: Block, x: Tensor, save: bool, chunk: int) -> Tensor:
-    weights = parameters(block)
-    rate = block.dropout if block.training else 0.0
+    weights, rate = _weights(block), block.dropout if block.training else 0.0
+    assert weights is not None
     seed = draw_seed() if rate else None
-    y: Tensor = lean_operator(
-        x.reshape(-1, x.shape[-1]), *weights, _activation(block), rate, seed, save, chunk
-    )[0]  # fmt: skip
+    rows = x.reshape(-1, x.shape[-1])
+    y: Tensor = lean_operator(rows, *weights, _activation(block), rate, seed, save, chunk)[0]
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def run_dense(block: Block, x: Tensor) -> Tensor:
+    """The products by the fastest engine, the rest in place: nothing is kept."""
+    weights, rate = _weights(block), block.dropout if block.training else 0.0
+    assert weights is not None
+    y = infer(x.reshape(-1, x.shape[-1]), weights, _activation(block), rate)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 REFERENCE = Path("reference", "the layers are plain linear maps", run_reference)
+CHOSEN = Path("reference", "backend='reference'", run_reference)
+COMPILED = Path("reference", "torch.compile fuses the plain network itself", run_reference)
+SPECIAL = Path("reference", "a tensor, the activation or a transform is not an ordinary one", run_reference)
 LAYERS = Path("layers", "a layer is not a plain nn.Linear without hooks, so each layer is called", run_layers)
 CHECKPOINT = Path("checkpoint", "the layers are called, and called again in backward", run_checkpoint)
 LEAN = Path("lean", "gradients are on, and the layers are plain linear maps", run_lean)
 RECOMPUTE = Path("recompute", "recompute is on, and the layers are plain linear maps", run_recompute)
+DENSE = Path("dense", "no gradients are to be saved for, and the layers are plain linear maps", run_dense)
 
 
 def choose(block: Block, x: Tensor) -> Path:
     """The path of a call: the layers themselves where calling them could mean more than a product."""
-    layers = (block.layer1, block.layer2) if block.linear_v is None else (block.layer1, block.layer2, block.linear_v)
-    if torch_module._has_any_global_hook() or not all(is_plain(layer) for layer in layers):  # type: ignore[no-untyped-call]
-        return CHECKPOINT if block.spec.recompute else LAYERS
-    if _is_transformed(block, x):
-        return Path("reference", "a transform of torch.func or a forward-mode derivative is at work", run_reference)
-    if block.spec.recompute:
-        return RECOMPUTE if _is_ordinary(block, x) else CHECKPOINT
-    if block.spec.backend == "reference":
-        return Path("reference", "backend='reference'", run_reference)
-    if why := _not_lean(block, x):
-        return Path("reference", why, run_reference)
-    return LEAN
+    weights, spec = _weights(block), block.spec
+    if weights is None or _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return CHECKPOINT if spec.recompute else LAYERS
+    compiling = is_compiling()
+    if not compiling and (_are_transforms_active() or forward_ad._current_level >= 0):
+        return SPECIAL
+    ordinary = bool(_activation(block)) and x.is_cpu and not is_autocast_enabled("cpu")
+    ordinary = ordinary and (compiling or _are_ordinary(x, weights))
+    if spec.recompute:
+        return RECOMPUTE if ordinary else CHECKPOINT
+    if spec.backend == "reference":
+        return CHOSEN
+    if compiling and spec.backend == "auto":
+        return COMPILED
+    if not ordinary:
+        return SPECIAL
+    if is_grad_enabled() and (x.requires_grad or any(t is not None and t.requires_grad for t in weights)):
+        return LEAN
+    return REFERENCE if compiling else DENSE
 
 
-def _not_lean(block: Block, x: Tensor) -> str | None:
-    if torch.compiler.is_compiling() and block.spec.backend == "auto":
-        return "torch.compile fuses the plain network itself"
-    if not _is_ordinary(block, x):
-        return "the layers are plain linear maps, and a tensor or the activation is not an ordinary one"
-    if not torch.is_grad_enabled() or not any(t.requires_grad for t in (x, *_given(block))):
-        return "the layers are plain linear maps, and there are no gradients to save for"
-    return None
-
-
-def _is_ordinary(block: Block, x: Tensor) -> bool:
-    """Whether the operator computes what the reference would: no subclass, transform or autocast sees the parts."""
-    if _activation(block) not in TABLE or _is_autocast(x):
+def _are_ordinary(x: Tensor, weights: Weights) -> bool:
+    """Whether an operator computes what the reference would: plain tensors of one dtype on the CPU."""
+    dtype = x.dtype
+    if type(x) not in (Tensor, nn.Parameter) or dtype not in DTYPES or x.layout is not torch.strided:
         return False
-    if torch.compiler.is_compiling():
-        return True
-    tensors = (x, *_given(block))
-    return all(
-        type(t) in (Tensor, nn.Parameter)
-        and t.dtype == x.dtype
-        and t.device == x.device
-        and t.layout == torch.strided
-        for t in tensors
-    ) and (x.dtype in DTYPES and x.device.type == "cpu")  # fmt: skip
+    for t in weights:
+        if t is not None and (t.dtype is not dtype or not t.is_cpu or type(t) not in (nn.Parameter, Tensor)):
+            return False
+    return True
 
 
-def _is_transformed(block: Block, x: Tensor) -> bool:
-    """Whether vmap, grad, jvp and their like see the parts of the computation."""
-    if torch.compiler.is_compiling():
-        return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return torch.autograd.forward_ad._current_level >= 0 or any(wrapped(t) for t in (x, *_given(block)))
-
-
-def _given(block: Block) -> Iterator[Tensor]:
-    return (t for t in parameters(block) if t is not None)
-
-
-def parameters(block: Block) -> tuple[Tensor | None, ...]:
-    """W₁, b₁, W₂, b₂, V, c of a block of plain layers."""
-    first, second = cast(nn.Linear, block.layer1), cast(nn.Linear, block.layer2)
-    gate = cast("nn.Linear | None", block.linear_v)
-    v, c = (None, None) if gate is None else (gate.weight, gate.bias)
-    return first.weight, first.bias, second.weight, second.bias, v, c
+def _weights(block: Block) -> Weights | None:
+    """The parameters of a block of plain layers, None for others; read past nn.Module's own lookup, for speed."""
+    modules = cast(Any, block)._modules
+    first, second, gate = modules["layer1"], modules["layer2"], modules.get("linear_v")
+    if not (is_plain(first) and is_plain(second) and (gate is None or is_plain(gate))):
+        return None
+    one, two, v = first._parameters, second._parameters, None if gate is None else gate._parameters
+    if v is None:
+        return Weights(one["weight"], one["bias"], two["weight"], two["bias"], None, None)
+    return Weights(one["weight"], one["bias"], two["weight"], two["bias"], v["weight"], v["bias"])
 
 
 def _activation(block: Block) -> str:
     """The activation's name; "" for one of the caller's own, whatever it is called."""
     row = block.activation
     return str(getattr(row, "name", "")) if getattr(row, "derivative", None) is not None else ""
-
-
-def _is_autocast(x: Tensor) -> bool:
-    return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
 
 
 def is_plain(layer: nn.Module) -> bool:

@@ -1,0 +1,76 @@
+"""Starting our compiled kernels: when they may run, on how many threads, and what the first call says."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_process = os.getpid()
+_state: dict[str, Any] = {"kernels": None, "failed": find_spec("numba") is None}
+_lock = threading.Lock()
+
+
+def is_usable(*tensors: Tensor) -> bool:
+    """Whether a kernel may run on these tensors: whole rows, and no forked child, which OpenMP would end."""
+    if _state["failed"] or os.getpid() != _process:
+        return False
+    return all(tensor.is_contiguous() for tensor in tensors) and _kernels() is not None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """W·x + b for few tokens, by `positionwise.kernels.few`."""
+    few = _kernels()
+    few.numba.set_num_threads(min(torch.get_num_threads(), few.numba.config.NUMBA_NUM_THREADS))
+    out = torch.empty(len(x), len(weight))
+    few.linear_(x, weight, _zeros(len(weight)) if bias is None else bias, out, relu)
+    return out
+
+
+def _zeros(count: int) -> Tensor:
+    return torch.zeros(count)
+
+
+def _kernels() -> Any:
+    """The compiled kernels; None where they cannot be had."""
+    if _state["kernels"] is None and not _state["failed"]:
+        with _lock:
+            if _state["kernels"] is None:
+                _start()
+    return _state["kernels"]
+
+
+def _start() -> None:
+    """Import Numba, choose its OpenMP threads, and compile or read from the cache."""
+    with _told_when_slow("compiling kernels for few tokens, once for this machine"):
+        import numba
+
+        if "NUMBA_THREADING_LAYER" not in os.environ:
+            numba.config.THREADING_LAYER = "omp"  # type: ignore[attr-defined]  # keeps its speed between PyTorch's own OpenMP regions
+        try:
+            from positionwise.kernels import few
+
+            x, out = torch.zeros(1, 8), torch.empty(1, 8)
+            few.linear_(x, torch.zeros(8, 8), torch.zeros(8), out, False)
+            _state["kernels"] = few
+        except (ValueError, OSError, RuntimeError):  # no OpenMP here: PyTorch's products do the work
+            _state["failed"] = True
+
+
+@contextmanager
+def _told_when_slow(text: str) -> Iterator[None]:
+    """A line on standard error when something takes more than a second."""
+    timer = threading.Timer(1.0, lambda: print(f"positionwise: {text} …", file=sys.stderr))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
