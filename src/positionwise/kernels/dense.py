@@ -53,6 +53,8 @@ def chunks(tokens: int, size: int) -> Iterator[slice]:
 
 def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     """W·x + b into ``out``."""
+    if x.dtype in product.HALF:
+        return out.copy_(product.linear(x, weight, bias))
     if bias is None:
         return torch.mm(x, weight.t(), out=out)
     return torch.addmm(bias, x, weight.t(), out=out)
@@ -139,11 +141,11 @@ class Sums:
         if self.like is None:
             return
         if self.total is None:
-            self.total = torch.mm(a.t(), b).to(self._dtype)
+            self.total = product.matmul(a.t(), b).to(self._dtype)
         elif a.dtype == self.total.dtype:
             self.total.addmm_(a.t(), b)
         else:
-            self.total += torch.mm(a.t(), b)
+            self.total += product.matmul(a.t(), b)
 
     def rows(self, a: Tensor) -> None:
         """Add the sum of a's rows."""
@@ -187,16 +189,16 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
             h = _hidden(x[part], w, call, masks, z, v, scratch)
         sums["w2"].product(dy[part], h)
         sums["b2"].rows(dy[part])
-        torch.mm(dy[part], w.w2, out=dh)
+        product.matmul(dy[part], w.w2, dh)
         _through_hidden(dh, dv[0] if dv else None, z, v, call, redrawn, scratch)
         for name, bias, d in (("w1", "b1", dh), *([("v", "c", dv[0])] if dv else [])):
             sums[name].product(d, x[part])
             sums[bias].rows(d)
         if dx is not None:
-            torch.mm(dh, w.w1, out=dx[part])
+            product.matmul(dh, w.w1, dx[part])
             if dv:
                 assert w.v is not None
-                dx[part].addmm_(dv[0], w.v)
+                _add_product(dx[part], dv[0], w.v)
     return Gradients(dx, *(sums[name].result() for name in Weights._fields))
 
 
@@ -229,3 +231,11 @@ def differentiable(dy: Tensor, x: Tensor, w: Weights, call: Call, asked: list[bo
     given = [tensor for tensor, wanted in zip((x, *w), asked, strict=True) if wanted and tensor is not None]
     found = iter(torch.autograd.grad(y, given, dy, create_graph=True, materialize_grads=True))
     return Gradients(*(next(found) if wanted else None for wanted in asked))
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a·b."""
+    if total.dtype in product.HALF:
+        total += product.matmul(a, b)
+    else:
+        total.addmm_(a, b)
