@@ -15,9 +15,9 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from positionwise.functional import Map, compose, feed_forward
+from positionwise.kernels import operators
 from positionwise.kernels.dense import Weights, infer
 from positionwise.kernels.dropout import draw_seed, drop
-from positionwise.kernels.operators import feed_forward as lean_operator
 
 CHUNK = 1024
 """Tokens that the lean path takes at once: enough for a product's full speed, few enough for buffers in the cache."""
@@ -85,7 +85,8 @@ def _operator(block: Block, x: Tensor, save: bool, chunk: int) -> Tensor:
     assert weights is not None
     seed = draw_seed() if rate else None
     rows = x.reshape(-1, x.shape[-1])
-    y: Tensor = lean_operator(rows, *weights, _activation(block), rate, seed, save, chunk)[0]
+    given = (rows, *weights, _activation(block), rate, seed, save, chunk)
+    y: Tensor = operators.feed_forward(*given)[0] if is_compiling() else operators.Direct.apply(*given)  # type: ignore[no-untyped-call]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 

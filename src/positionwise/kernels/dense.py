@@ -22,6 +22,7 @@ from positionwise import activations
 from positionwise.kernels import product
 from positionwise.kernels.dropout import Masks, draw_seed
 from positionwise.kernels.elementwise import TABLE
+from positionwise.kernels.workspace import scratch
 
 
 class Weights(NamedTuple):
@@ -67,13 +68,17 @@ def forward(x: Tensor, w: Weights, call: Call, save: bool) -> tuple[Tensor, Tens
     """
     rows, masks = min(call.chunk, len(x)), Masks(call.dropout, call.seed)
     y = x.new_empty(len(x), len(w.w2))
-    kept = x.new_empty(len(x) if save else rows, len(w.w1))
-    gate = kept.new_empty(kept.shape if w.v is not None else 0)
-    scratch = kept.new_empty(rows, len(w.w1))
+    width = len(w.w1)
+    if save:
+        kept = x.new_empty(len(x), width)
+        gate = x.new_empty(kept.shape if w.v is not None else 0)
+        (spare,) = scratch(1, rows, width, x)
+    else:
+        spare, kept, gate = scratch(3, rows, width, x)
     for part in chunks(len(x), call.chunk):
         here = part if save else slice(0, part.stop - part.start)
         z, v = kept[here], gate[here] if w.v is not None else None
-        h = _hidden(x[part], w, call, masks, z, v, scratch[: len(z)])
+        h = _hidden(x[part], w, call, masks, z, v, spare[: len(z)])
         linear_(h, w.w2, w.b2, y[part])
     return (y, kept, gate) if save else (y, x.new_empty(0), x.new_empty(0))
 
@@ -92,7 +97,7 @@ def infer(x: Tensor, w: Weights, activation: str, dropout: float) -> Tensor:
     return product.linear(z, w.w2, w.b2)
 
 
-def _hidden(x: Tensor, w: Weights, call: Call, masks: Masks, z: Tensor, v: Tensor | None, scratch: Tensor) -> Tensor:
+def _hidden(x: Tensor, w: Weights, call: Call, masks: Masks, z: Tensor, v: Tensor | None, spare: Tensor) -> Tensor:
     """Compute a chunk's hidden units; z and v become what is kept of them."""
     f = TABLE[call.activation]
     f.keep_(linear_(x, w.w1, w.b1, z))
@@ -101,19 +106,19 @@ def _hidden(x: Tensor, w: Weights, call: Call, masks: Masks, z: Tensor, v: Tenso
     if v is not None:
         assert w.v is not None
         linear_(x, w.v, w.c, v)
-    return again(z, v, call, masks, scratch)
+    return again(z, v, call, masks, spare)
 
 
-def again(kept: Tensor, v: Tensor | None, call: Call, masks: Masks, scratch: Tensor) -> Tensor:
+def again(kept: Tensor, v: Tensor | None, call: Call, masks: Masks, spare: Tensor) -> Tensor:
     """A chunk's hidden units from what is kept of them."""
     f = TABLE[call.activation]
     if v is None and f.drops_with:
         return kept
-    h = f.hidden(kept, scratch)
+    h = f.hidden(kept, spare)
     if v is not None:
-        h = torch.mul(h, v, out=scratch)
+        h = torch.mul(h, v, out=spare)
     if masks.p and h is kept:
-        h = scratch.copy_(kept)
+        h = spare.copy_(kept)
     return masks.apply_(h)
 
 
@@ -176,21 +181,22 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
     wanted = Gradients(*asked)  # type: ignore[arg-type]
     sums = {name: Sums(getattr(w, name), bool(getattr(wanted, name))) for name in Weights._fields}
     dx = torch.empty_like(x) if wanted.x else None
-    buffers = [x.new_empty(rows, len(w.w1)) for _ in range(3 if w.v is not None else 2)]
-    own = [x.new_empty(0 if saved else rows, len(w.w1)) for _ in range(2 if w.v is not None else 1)]
+    maps = 1 if w.v is None else 2
+    buffers = scratch(1 + maps + (0 if saved else maps), rows, len(w.w1), x)
+    own, buffers = buffers[1 + maps :], buffers[: 1 + maps]
     for part in chunks(len(x), call.chunk):
         size = part.stop - part.start
-        scratch, dh, *dv = (buffer[:size] for buffer in buffers)
+        spare, dh, *dv = (buffer[:size] for buffer in buffers)
         if saved:
             z, v = kept[part], gate[part] if w.v is not None else None
-            h = again(z, v, call, masks, scratch)
+            h = again(z, v, call, masks, spare)
         else:
             z, v = own[0][:size], own[1][:size] if w.v is not None else None
-            h = _hidden(x[part], w, call, masks, z, v, scratch)
+            h = _hidden(x[part], w, call, masks, z, v, spare)
         sums["w2"].product(dy[part], h)
         sums["b2"].rows(dy[part])
         product.matmul(dy[part], w.w2, dh)
-        _through_hidden(dh, dv[0] if dv else None, z, v, call, redrawn, scratch)
+        _through_hidden(dh, dv[0] if dv else None, z, v, call, redrawn, spare)
         for name, bias, d in (("w1", "b1", dh), *([("v", "c", dv[0])] if dv else [])):
             sums[name].product(d, x[part])
             sums[bias].rows(d)
@@ -203,7 +209,7 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
 
 
 def _through_hidden(
-    dh: Tensor, dv: Tensor | None, z: Tensor, v: Tensor | None, call: Call, masks: Masks, scratch: Tensor
+    dh: Tensor, dv: Tensor | None, z: Tensor, v: Tensor | None, call: Call, masks: Masks, spare: Tensor
 ) -> None:
     """Turn ∂/∂h into ∂/∂z in place, and write ∂/∂v: h = mask ⊙ f(z) [⊙ v]."""
     f = TABLE[call.activation]
@@ -213,7 +219,7 @@ def _through_hidden(
     else:
         masks.apply_(dh)
     if v is not None and dv is not None:
-        torch.mul(dh, f.hidden(z, scratch), out=dv)
+        torch.mul(dh, f.hidden(z, spare), out=dv)
         dh.mul_(v)
     f.backward_(dh, z)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,8 +60,13 @@ def feed_forward_backward(
     asked: list[bool],
 ) -> list[Tensor]:
     """The gradients that are asked for, in the order of `positionwise.kernels.dense.Gradients`."""
+    return _backward(dy, x, kept, gate, w1, b1, w2, b2, v, c, activation, dropout, seed, chunk, asked)
+
+
+def _backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, *rest: Any) -> list[Tensor]:
+    *weights, activation, dropout, seed, chunk, asked = rest
     call = Call(activation, dropout, seed, chunk)
-    found = dense.backward(dy, x, kept, gate, Weights(w1, b1, w2, b2, v, c), call, asked)
+    found = dense.backward(dy, x, kept, gate, Weights(*weights), call, asked)
     return [gradient for gradient in found if gradient is not None]
 
 
@@ -74,7 +80,7 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    *tensors, ctx.activation, ctx.dropout, seed, ctx.recompute, ctx.chunk = inputs
+    *tensors, ctx.activation, ctx.dropout, seed, _, ctx.chunk = inputs
     _, kept, gate = output
     ctx.mark_non_differentiable(kept, gate)
     ctx.set_materialize_grads(False)
@@ -82,6 +88,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 
 
 def _differentiate(ctx: Any, dy: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
+    return _gradients(ctx, dy, feed_forward_backward)
+
+
+def _gradients(ctx: Any, dy: Tensor | None, run: Callable[..., list[Tensor]]) -> tuple[Tensor | None, ...]:
     *tensors, seed, kept, gate = ctx.saved_tensors
     if dy is None:
         return (None,) * 12
@@ -92,11 +102,32 @@ def _differentiate(ctx: Any, dy: Tensor | None, *unused: Any) -> tuple[Tensor | 
         call = Call(ctx.activation, ctx.dropout, seed, ctx.chunk)
         return (*dense.differentiable(dy, x, Weights(*weights), call, asked), *rest)
     options = ctx.activation, ctx.dropout, seed, ctx.chunk, asked
-    found = iter(feed_forward_backward(dy, x, kept, gate, *weights, *options))
+    found = iter(run(dy, x, kept, gate, *weights, *options))
     return (*(next(found) if wanted else None for wanted in asked), *rest)
 
 
 feed_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+class Direct(torch.autograd.Function):
+    """The same outside of compiled code: the dispatcher's way to an operator in Python takes a millisecond a call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        """See `positionwise.kernels.dense.forward`."""
+        *tensors, activation, dropout, seed, save, chunk = inputs
+        x, *weights = tensors
+        output = dense.forward(x, Weights(*weights), Call(activation, dropout, seed, chunk), save)
+        _, kept, gate = output
+        ctx.activation, ctx.dropout, ctx.chunk = activation, dropout, chunk
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, seed, kept, gate)
+        return output[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """See `positionwise.kernels.dense.backward`."""
+        return _gradients(ctx, grads[0], _backward)
 
 
 @register_flop_formula(torch.ops.positionwise.feed_forward)
