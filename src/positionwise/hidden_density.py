@@ -81,6 +81,9 @@ class Density:
         positive = self._positive.cpu()
         return _logit(positive, self.hidden_units // len(positive), torch.float64)
 
+    def __repr__(self) -> str:
+        return f"Density(density={self.density}, hidden_units={self.hidden_units})"
+
 
 class Densities(dict[str, Density]):
     """What `density` measures, by the networks' names in the model; prints as a table."""

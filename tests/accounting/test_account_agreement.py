@@ -24,18 +24,22 @@ def configurations(draw):
     heads = draw(st.sampled_from([1, 2, 4]))
     shared, tied = draw(flags), draw(flags)
     vocabulary = draw(st.integers(2, 30))
+    kind = draw(st.sampled_from(FFN_LAYERS))
+    fields = {}
+    if kind.startswith("conv"):
+        fields = {"activation": draw(st.sampled_from(["relu", "gelu_tanh", "silu"])), "is_gated": draw(flags),
+                  "bias1": draw(flags), "bias2": draw(flags), "bias_gate": draw(flags)}  # fmt: skip
+    elif kind == "parameter_attention":
+        fields = {"parameter_key_dim": draw(st.none() | sizes), "parameter_value_dim": draw(st.none() | sizes)}
     return TransformerConfig(
         vocab_size=vocabulary,
         target_vocab_size=draw(st.sampled_from([None, vocabulary]) if shared else st.none() | st.integers(2, 30)),
         d_model=4 * draw(sizes), d_ff=draw(sizes), num_heads=heads, key_dim=draw(st.none() | sizes),
         encoder_layers=draw(st.integers(0, 3)), decoder_layers=draw(st.integers(0, 3)),
-        activation=draw(st.sampled_from(["relu", "gelu_tanh", "silu"])),
-        is_gated=draw(flags), bias1=draw(flags), bias2=draw(flags), bias_gate=draw(flags),
         positions=draw(st.sampled_from(["sinusoidal", "learned", "none"])), max_positions=draw(sizes),
         share_embeddings=shared, tie_word_embeddings=tied, output_bias=draw(flags) and not tied,
         target_spaces=draw(st.integers(0, 3)), norm_first=draw(flags), value_dim=draw(st.none() | sizes),
-        ffn_layer=draw(st.sampled_from(FFN_LAYERS)),
-        parameter_key_dim=draw(st.none() | sizes), parameter_value_dim=draw(st.none() | sizes),
+        ffn_layer=kind, **fields,
     )  # fmt: skip
 
 

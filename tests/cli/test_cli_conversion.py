@@ -1,14 +1,18 @@
 """positionwise convert: what it prints, what it writes, and that the folder works."""
 
+import io
 import json
 import re
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from positionwise import FeedForward, FFNSpec
+from positionwise.cli import tables
 from positionwise.convert import from_keras, from_tensor2tensor
+from positionwise.convert.keras import convert_keras
 from positionwise.transformer import EncoderLayer, TransformerConfig, TransformerForTranslation
 from shared import shared_file
 
@@ -49,11 +53,25 @@ def test_a_checkpoint_becomes_a_run_that_translates(command, tmp_path, vocabular
 
 def test_every_tensor_stands_in_the_table_whole(command, tmp_path):
     done = command("convert", fixture("keras/decoder.weights.h5"), "--from", "keras", "--out", tmp_path / "new")
-    text = "".join(line.split("│")[1].strip() for line in done.out.splitlines() if line.startswith("│"))
+    rows = [line.split("\t") for line in done.out.splitlines() if "\t" in line]  # no terminal: plain columns
+    assert len(rows) == 26
     for part in ("self_attention", "cross_attention"):
-        assert f"layers/transformer_decoder/{part}/query_dense/vars/0" in text
-    assert "16 × 4 × 4" in done.out
+        name = f"layers/transformer_decoder/{part}/query_dense/vars/0"
+        assert [name, "16 × 4 × 4", f"{part}.query.weight"] in rows
+    assumed = [line for line in done.out.splitlines() if line.startswith("assumed, as the file does not say: ")]
+    assert [line.split(": ")[1].split("=")[0] for line in assumed] == ["epsilon", "norm_first", "activation", "dropout"]
     assert done.out.splitlines()[-1] == "26 of 26 tensors used"
+
+
+def test_on_a_terminal_the_table_folds_names_and_loses_nothing(monkeypatch):
+    made = convert_keras(fixture("keras/decoder.weights.h5"))
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr(tables, "Console", lambda **options: console)
+    tables.show_conversion(made)
+    cells = [line.split("│") for line in written.getvalue().splitlines() if line.startswith("│")]
+    text = "".join(cell[1].strip() for cell in cells)
+    assert all(row.source in text for row in made.rows)
 
 
 def test_a_part_of_a_model_becomes_its_weights(command, tmp_path):
@@ -91,7 +109,7 @@ def test_a_state_dict_becomes_a_block(command, tmp_path):
         ("fixtures/keras/decoder.keras", ("--from", "keras", "--vocabulary", "v.txt"), "a whole model to go with"),
         ("fixtures/keras/decoder.npz", ("--from", "labml"), "expected"),
         ("fixtures/keras/none.keras", ("--from", "keras"), "expected a file at .*none.keras"),
-        ("fixtures/keras", ("--from", "tensor2tensor"), "expected a readable file at .*checkpoint"),
+        ("fixtures/keras", ("--from", "tensor2tensor"), "expected a TensorFlow checkpoint .*a folder without"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_takes_a_line_and_leaves_nothing(command, tmp_path, source, options, message):
@@ -100,10 +118,13 @@ def test_what_is_wrong_takes_a_line_and_leaves_nothing(command, tmp_path, source
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("source", [CHECKPOINT, "fixtures/tensor2tensor/ffn_k1_d8_ff32.npz"])
-def test_nothing_is_written_over(command, tmp_path, source):
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [(CHECKPOINT, MODEL), ("fixtures/tensor2tensor/ffn_k1_d8_ff32.npz", ("--from", "tensor2tensor"))],
+)
+def test_nothing_is_written_over(command, tmp_path, source, options):
     (tmp_path / "kept").write_text("mine", "utf-8")
-    assert "new or empty folder" in command("convert", shared_file(source), *MODEL, "--out", tmp_path).refused()
+    assert "new or empty folder" in command("convert", shared_file(source), *options, "--out", tmp_path).refused()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 

@@ -62,6 +62,12 @@ CHOICES = {
          "cross-attention has the source's mask", "the same, and (B, S, S)"),
         ("Positions", "learned, for each side", '`positions="learned"`, `max_positions`'),
         ("Dropout", "0.5 before the output layer, none elsewhere", "`output_dropout=0.5`, the others 0"),
+        ("KerasHub's dropout", "on the attention weights and on each sublayer's output",
+         "`attention_dropout`, `dropout`; read from a `.keras` file"),
+        ("Decoder's input and labels", "the target without its last word, and without its first",
+         "`decoder_input_ids` and `labels` likewise; without `decoder_input_ids` the labels are shifted behind "
+         "`decoder_start_token_id`, which is 0 unless set to the id of `[start]`"),
+        ("Words", "TextVectorization's vocabularies, one for each side", "not read: ids in, ids out"),
         ("Output", "dense with a bias, then softmax",
          "`tie_word_embeddings=False`, `output_bias=True`; we return logits"),
         ("Padding", "id 0 is embedded like any other", "`mask_pad_embedding=False`"),
@@ -84,6 +90,26 @@ CHOICES = {
         ("GELU", "the exact form, for GPT-2's weights too", "`gelu` and `gelu_tanh` are two names"),
     ],
 }  # fmt: skip
+
+PORTING = """\
+## Porting a Keras model
+
+A `.keras` file says ε, activation, norm and dropout; a `.weights.h5` file or a mapping does not, and the original
+classes' defaults are assumed unless `from_keras` is told otherwise.
+
+```python
+import torch
+from positionwise.convert import from_keras
+
+model = from_keras("translation.keras")  # TransformerForTranslation, in evaluation mode
+english, spanish = torch.tensor([[5, 9, 4, 0]]), torch.tensor([[2, 7, 11, 3]])
+logits = model(input_ids=english, decoder_input_ids=spanish[:, :-1]).logits  # id 0 of the source is masked
+written = model.generate(english, decoder_start_token_id=2, eos_token_id=3)  # the ids of [start] and [end]
+hidden = model.encoder.layers[0](torch.randn(1, 4, 16), torch.tensor([[True, True, True, False]]))  # x, mask
+hidden = model.decoder.layers[0](torch.randn(1, 3, 16), hidden, memory_mask=torch.tensor([[1, 1, 1, 0]]))
+```
+
+"""
 
 RECIPE = """\
 ## Changing a tensor2tensor checkpoint's vocabulary
@@ -161,4 +187,4 @@ def page(found):
             f"## {chapter}\n\n{choices(CHOICES[chapter])}\n\nThe largest error in each fixture:\n",
             "\n".join(table) + "\n",
         ]
-    return "\n".join([*parts, RECIPE])
+    return "\n".join([*parts, PORTING + RECIPE])

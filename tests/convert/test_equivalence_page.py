@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from equivalence_page import RECIPE, errors, page, rounded
+from equivalence_page import PORTING, RECIPE, errors, page, rounded
 
 from positionwise.convert import from_tensor2tensor
 from shared import shared_file
@@ -38,6 +38,16 @@ def test_the_page_is_what_is_measured(found):
 )
 def test_errors_are_rounded_up(error, text):
     assert rounded(error) == text
+
+
+def test_the_example_of_porting_runs():
+    code = re.search(r"```python\n(.*?)```", PORTING, re.DOTALL)[1]
+    path = shared_file("fixtures/keras/translation.keras")
+    names = {}
+    exec(compile(code.replace('"translation.keras"', repr(str(path))), "porting", "exec"), names)
+    assert names["logits"].shape == (1, 3, 29)
+    assert names["written"][0, 0] == 2
+    assert names["hidden"].shape == (1, 3, 16)
 
 
 def test_the_recipe_changes_the_vocabulary():

@@ -57,13 +57,6 @@ def test_a_real_checkpoint_holds_the_model_s_variables_adam_s_slots_and_the_step
     assert bundle["global_step"].dtype == np.int64
 
 
-def test_the_prefix_the_index_and_the_folder_are_one_source():
-    folder = shared_file(REAL)
-    bundle = read_bundle(folder)
-    assert same(read_bundle(folder / "model.ckpt-1234"), bundle)
-    assert same(read_bundle(folder / "model.ckpt-1234.index"), bundle)
-
-
 @pytest.mark.parametrize("shards", [1, 2, 5])
 def test_shards_and_blocks_of_the_index_are_put_together(tmp_path, shards):
     tensors = {f"layer_{n}/kernel": np.full((n % 3, 2), n, np.float32) for n in range(40)} | {"größe": np.float64(0.1)}
@@ -109,41 +102,6 @@ def test_strings_are_left_out(tmp_path):
 def test_a_bundle_without_tensors_is_empty(tmp_path):
     write_bundle(tmp_path / "b", {})
     assert read_bundle(tmp_path / "b") == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        (r'model_checkpoint_path: "model.ckpt-7"', "model.ckpt-7"),
-        (r'all_model_checkpoint_paths: "b"' + "\n" + r'  model_checkpoint_path:"a"', "a"),
-        (r'model_checkpoint_path: "gr\303\266\303\237e \"7\" \\303"', 'größe "7" \\303'),
-        ('model_checkpoint_path: "größe"', "größe"),
-    ],
-)
-def test_the_checkpoint_file_names_the_prefix(tmp_path, line, name):
-    (tmp_path / "checkpoint").write_text(f"{line}\n", encoding="utf-8")
-    write_bundle(tmp_path / name, {"x": np.float32(3)})
-    assert read_bundle(tmp_path)["x"] == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, r"expected a readable file at .*checkpoint; got No such file"),
-        ("", r"checkpoint: expected a line model_checkpoint_path: \"…\"; got none"),
-        ('all_model_checkpoint_paths: "b"', "got none"),
-        ('model_checkpoint_path: ""', "got none"),
-        ("model_checkpoint_path: __import__('os')", "got none"),
-        ('model_checkpoint_path: "gone"', r"expected a readable file at .*gone\.index; got No such file"),
-        (r'model_checkpoint_path: "a\000b"', "expected a readable file at .*; got embedded null byte"),
-        (r'model_checkpoint_path: "/"', r"expected a readable file at /\.index; got No such file"),
-    ],
-)
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path, text, message):
-    if text is not None:
-        (tmp_path / "checkpoint").write_text(text, encoding="utf-8")
-    with pytest.raises(ConvertError, match=message):
-        read_bundle(tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path):

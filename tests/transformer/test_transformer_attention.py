@@ -96,6 +96,25 @@ def test_a_mask_of_another_rank_is_refused(shape):
         additive_mask(torch.ones(shape, dtype=torch.bool), torch.float32)
 
 
+@pytest.mark.parametrize("of", [torch.bool, torch.int64], ids=str)
+@pytest.mark.parametrize("kind", ["keys", "pairs"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_attention_alone_takes_the_layers_masks(kind, dtype, of):
+    layer, x, memory = attention(dtype=dtype), draw(3, 5, 16, dtype=dtype), draw(3, 8, 16, dtype=dtype)
+    keep = masks(kind, 3, 5, 8)
+    y = layer(x, memory, keep.to(of))
+    assert torch.equal(y, layer(x, memory, additive_mask(keep, dtype)))
+    assert not torch.equal(y, layer(x, memory))
+
+
+def test_attention_alone_refuses_other_masks():
+    layer, x = attention(), draw(2, 5, 16)
+    for mask in (torch.zeros(2, 5), torch.zeros(2, 5, 5), torch.ones(5, dtype=torch.bool),
+                 torch.ones(2, 1, 5, 5, dtype=torch.bool)):  # fmt: skip
+        with pytest.raises(InputError, match=r"\(B, S\) or \(B, S, S\)"):
+            layer(x, mask=mask)  # an additive mask of fewer axes would be read as what to keep
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(4, 4), (2, 5), (1, 6), (1, 1)])
 def test_the_causal_mask_joins_the_last_query_to_the_last_key(queries, keys):
     mask = causal_mask(queries, keys, torch.device("cpu"))

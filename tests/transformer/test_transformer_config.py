@@ -46,6 +46,13 @@ from shared import SEPARATE, SIZES, config
         ({"ffn_layer": "parameter_attention", "parameter_key_dim": 0}, ["parameter_key_dim", "0"]),
         ({"ffn_layer": "parameter_attention", "parameter_value_dim": 1.5}, ["parameter_value_dim", "1.5"]),
         ({"ffn_layer": "parameter_attention", "d_ff": 0}, ["d_ff", "0"]),
+        ({"parameter_key_dim": 4}, ["a use for", "'conv_hidden_relu'", "parameter_key_dim"]),
+        (
+            {"ffn_layer": "none", "is_gated": True, "activation": "silu"},
+            ["a use for", "'none'", "activation, is_gated"],
+        ),
+        ({"ffn_layer": "parameter_attention", "bias1": False}, ["a use for", "'parameter_attention'", "bias1"]),
+        ({"ffn_layer": "parameter_attention", "hidden_dropout": 0.1}, ["a use for", "hidden_dropout"]),
         ({"key_dim": 2.5}, ["key_dim", "2.5"]),
         ({"share_embeddings": False, "target_vocab_size": 0}, ["target_vocab_size", "0"]),
         ({"target_spaces": 2, "target_space_id": 2}, ["target_space_id", "2"]),

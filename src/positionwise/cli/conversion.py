@@ -13,7 +13,7 @@ from positionwise.errors import ConvertError, unknown_name
 OPTIONS = {
     "tensor2tensor": ("num_heads", "target_space_id", "padding"),
     "keras": ("num_heads", "epsilon", "norm_first", "activation"),
-    "labml": ("activation",),
+    "labml": ("activation", "dropout", "prefix"),
 }
 """What each library's files may leave unsaid."""
 
@@ -27,7 +27,11 @@ def convert(
     padding: Annotated[str | None, typer.Option(help="Of wide kernels alone: same, left, valid.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Of Keras's layer norms.")] = None,
     norm_first: Annotated[bool | None, typer.Option(help="Whether Keras's layers are pre-norm.")] = None,
-    activation: Annotated[str | None, typer.Option(help="Of the feed-forward networks.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="Of the feed-forward networks; a state dict or a weights file does not hold it.")
+    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="Of labml's block, which its state dict does not hold.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Of the one block to take from a state dict of several.")] = None,
     vocabulary: Annotated[
         Path | None, typer.Option(help="tensor2tensor's vocabulary file, with which translate runs the model.")
     ] = None,

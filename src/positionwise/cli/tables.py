@@ -58,12 +58,18 @@ def _model_table(account: Account) -> Table:
 def show_conversion(conversion: Conversion) -> None:
     """Print what went where."""
     console = Console(highlight=False)
-    table = Table(title=type(conversion.module).__name__, title_justify="left", title_style="bold")
-    for name in ("Tensor", "Shape", "Goes to"):
-        table.add_column(name, overflow="fold")
-    for row in conversion.rows:
-        table.add_row(Text(row.source), Text(" × ".join(map(str, row.shape))), Text(row.target))
-    console.print(table)
+    rows = [(row.source, " × ".join(map(str, row.shape)), row.target) for row in conversion.rows]
+    if console.is_terminal:
+        table = Table(title=type(conversion.module).__name__, title_justify="left", title_style="bold")
+        for name in ("Tensor", "Shape", "Goes to"):
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+    else:
+        print("\n".join("\t".join(row) for row in rows))
+    for line in conversion.assumed:
+        print(f"assumed, as the file does not say: {line}")
     if aside := conversion.set_aside:
         print(f"set aside, no weights of the module: {len(aside)}, such as {aside[0]}")
     used = len({row.source for row in conversion.rows})

@@ -41,7 +41,8 @@ def train(
     max_length: Annotated[int | None, typer.Option(help="Longest sentence, in pieces of words.")] = None,
     checkpoint_minutes: Annotated[float | None, typer.Option(help="Minutes between checkpoints.")] = None,
     summaries: Annotated[
-        bool | None, typer.Option("--summaries", help="Write histograms of the hidden units for TensorBoard.")
+        bool | None,
+        typer.Option("--summaries", help="TensorBoard histograms of the hidden units, at step 1 and every 100th."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every draw.")] = None,
 ) -> None:

@@ -28,11 +28,13 @@ def join_shards(shards: Mapping[str, Any]) -> Tensor:
         ConvertError: when a shard has not the rows that its place asks for, or another width; it names it.
     """
     parts = {name: torch.as_tensor(shard) for name, shard in shards.items()}
-    rows = sum(len(part) for part in parts.values())
-    width = next(iter(parts.values())).shape[1:]
-    for (name, part), size in zip(parts.items(), shard_sizes(rows, len(parts)), strict=True):
+    width: tuple[int, ...] | None = None
+    for name, part in parts.items():
+        width = tuple(part.shape[1:]) if width is None else width
         if part.dim() != 2 or part.shape[1:] != width:
             raise ConvertError(f"expected rows of the first shard's width in {name!r}; got {tuple(part.shape)}")
+    rows = sum(len(part) for part in parts.values())
+    for (name, part), size in zip(parts.items(), shard_sizes(rows, len(parts)), strict=True):
         if len(part) != size:
             raise ConvertError(f"expected {size} of the table's {rows} rows in {name!r}; got {len(part)}")
     return torch.cat(list(parts.values()))

@@ -50,7 +50,8 @@ def read_bundle(source: Path | str) -> dict[str, npt.NDArray[Any]]:
     float32, which is exact; every other tensor keeps its dtype.
 
     Args:
-        source: the checkpoint's prefix, its ``.index`` file, or a folder whose ``checkpoint`` file names the prefix.
+        source: the checkpoint's prefix, one of its files (``.index``, ``.data-…``, ``.meta``), or the ``checkpoint``
+            file that names the prefix, or that file's folder.
 
     Raises:
         ConvertError: for a file that is missing, cut short, compressed, big-endian or garbled, and for a tensor that
@@ -72,17 +73,36 @@ def read_bundle(source: Path | str) -> dict[str, npt.NDArray[Any]]:
 
 
 def _index_of(source: Path) -> Path:
-    if source.suffix == ".index":
-        return source
-    if not source.is_dir():
-        return Path(f"{source}.index")
-    path = source / "checkpoint"
+    if source.is_dir() and (source / "checkpoint").is_file():
+        return _named_by(source / "checkpoint")
+    own = Path(f"{source}.index")
+    if own.is_file():
+        return own
+    if source.name == "checkpoint" and source.is_file():
+        return _named_by(source)
+    index = Path(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", str(source)) + ".index")
+    if index.is_file():
+        return index
+    raise ConvertError("expected a TensorFlow checkpoint (its folder, prefix or .index file) or an .npz file at "
+                       f"{source}; got {_kind(source)}")  # fmt: skip
+
+
+def _kind(source: Path) -> str:
+    if source.is_dir():
+        return "a folder without a checkpoint file"
+    return "a file without an .index beside it" if source.is_file() else "no file of that name"
+
+
+def _named_by(path: Path) -> Path:
+    """The index that a ``checkpoint`` file names: relative to it, or where a folder that was moved has it now."""
     # Protobuf's text format: bytes that are not printable ASCII may stand in it as octal escapes.
-    line = re.search(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)+)"', _read(path), re.MULTILINE)
+    quoted = rb'"((?:[^"\\\n]|\\.)+)"|\'((?:[^\'\\\n]|\\.)+)\''
+    line = re.search(rb"^\s*model_checkpoint_path\s*:\s*(?:" + quoted + rb")", _read(path), re.MULTILINE)
     if line is None:
         raise ConvertError(f'{path}: expected a line model_checkpoint_path: "…"; got none')
-    prefix = re.sub(rb"\\([0-3]?[0-7]{1,2}|.)", _unescaped, line[1])
-    return source / f"{os.fsdecode(prefix)}.index"
+    prefix = os.fsdecode(re.sub(rb"\\([0-3]?[0-7]{1,2}|.)", _unescaped, line[1] or line[2]))
+    index, beside = path.parent / f"{prefix}.index", path.parent / f"{Path(prefix).name}.index"
+    return beside if Path(prefix).is_absolute() and not index.is_file() and beside.is_file() else index
 
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from positionwise.errors import ConvertError
+from positionwise.errors import ConvertError, MissingGroupError
 
 Arrays = Mapping[str, Any]
 """Names to arrays: NumPy's, or anything that NumPy or PyTorch reads as one."""
@@ -40,6 +40,8 @@ class Conversion:
     """Tensors that are no weights of the module: an optimizer's, a step counter's."""
     config: Any
     """What the module was built from: a spec or a configuration."""
+    assumed: tuple[str, ...] = ()
+    """What neither the source nor the caller says, and the value taken instead."""
 
 
 class Tensors:
@@ -80,7 +82,9 @@ class Tensors:
         """The widest floating-point type among the tensors."""
         return functools.reduce(torch.promote_types, (tensor.dtype for tensor in self.tensors.values()))
 
-    def load(self, module: nn.Module, state: Mapping[str, Tensor], config: Any = None) -> Conversion:
+    def load(
+        self, module: nn.Module, state: Mapping[str, Tensor], config: Any = None, assumed: tuple[str, ...] = ()
+    ) -> Conversion:
         """Give the module its state, each number as it was; a module without a spec or configuration needs one given.
 
         Raises:
@@ -97,13 +101,13 @@ class Tensors:
                                    f"made of {came}")  # fmt: skip
         module.to(self.dtype).load_state_dict(dict(state), strict=True)
         known = getattr(module, "spec", None) or getattr(module, "config", None) or config
-        return Conversion(module.eval(), tuple(self.rows), self.set_aside, known)
+        return Conversion(module.eval(), tuple(self.rows), self.set_aside, known, assumed)
 
 
 def _tensor(name: str, value: Any) -> Tensor:
     """An array as a tensor of its own storage; floating point and finite, or an error that names it."""
     try:
-        tensor = value.detach().clone() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        tensor = value.detach().clone() if isinstance(value, Tensor) else torch.from_numpy(_native(np.array(value)))
     except (TypeError, ValueError) as error:
         raise ConvertError(f"expected numbers in {name!r}; got {error}") from None
     if not tensor.is_floating_point():
@@ -111,6 +115,16 @@ def _tensor(name: str, value: Any) -> Tensor:
     if not bool(tensor.isfinite().all()):
         raise ConvertError(f"expected finite numbers in {name!r}; got NaN or infinity")
     return tensor
+
+
+def _native(array: Any) -> Any:
+    """An array of a type that PyTorch reads: its bytes in the machine's order, bfloat16 widened to float32.
+
+    NumPy itself does not know bfloat16: without ml_dtypes it is two bytes of no type, the upper half of a float32.
+    """
+    if array.dtype.name == "bfloat16" or array.dtype.str == "|V2":
+        return np.asarray(array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def read_npz(path: Path) -> dict[str, Any]:
@@ -132,12 +146,36 @@ def read_npz(path: Path) -> dict[str, Any]:
         raise ConvertError(f"expected arrays in {path}; got {error} at {name!r}") from None
 
 
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """The tensors of a ``.safetensors`` file.
+
+    Raises:
+        ConvertError: for a file that is missing or damaged.
+        MissingGroupError: without safetensors.
+    """
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ModuleNotFoundError as error:
+        message = f"{path.name} needs {error.name}: pip install 'positionwise[models]'"
+        raise MissingGroupError(message, name=error.name) from None
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise ConvertError(f"expected tensors in {path}; got {error}") from None
+
+
 def read(source: Any, readers: Mapping[str, Callable[[Path], Arrays]], otherwise: Callable[[Path], Arrays]) -> Arrays:
     """A mapping as it is, or a file read by its suffix."""
-    if isinstance(source, Mapping):
-        if wrong := [name for name in source if not isinstance(name, str)]:
-            raise ConvertError(f"expected names as the mapping's keys; got {wrong[0]!r}")
-        return source
+    arrays = source if isinstance(source, Mapping) else _from_file(source, readers, otherwise)
+    if wrong := [name for name in arrays if not isinstance(name, str)]:
+        raise ConvertError(f"expected names as the mapping's keys; got {wrong[0]!r}")
+    return arrays
+
+
+def _from_file(
+    source: Any, readers: Mapping[str, Callable[[Path], Arrays]], otherwise: Callable[[Path], Arrays]
+) -> Arrays:
     if not isinstance(source, (str, Path)):
         raise ConvertError(f"expected a mapping of names to arrays or a path; got {type(source).__name__}")
     path = Path(source)

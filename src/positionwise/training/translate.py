@@ -44,7 +44,7 @@ def translate(
             has positions.
     """
     check_size(tokenizer, model.config)
-    encoded = tokenizer.encode([sentence.strip() for sentence in sentences])  # as those that were learned from
+    encoded = _encode(tokenizer, [sentence.strip() for sentence in sentences])  # as those that were learned from
     rows = [ids if sentence.strip() else [] for sentence, ids in zip(sentences, encoded, strict=True)]
     limit = model.config.max_positions
     for number, row in enumerate(rows, 1):
@@ -59,6 +59,19 @@ def translate(
         done += len(batch)
         progress(done)
     return out
+
+
+def _encode(tokenizer: Vocabulary, sentences: list[str]) -> list[list[int]]:
+    """All sentences as ids; one that the vocabulary cannot write is an error that names its line."""
+    try:
+        return tokenizer.encode(sentences)
+    except DataError:
+        for number, sentence in enumerate(sentences, 1):
+            try:
+                tokenizer.encode([sentence])
+            except DataError as error:
+                raise DataError(f"line {number}: {error}") from None
+        raise
 
 
 def _batches(rows: Sequence[list[int]], tokens: int) -> Iterator[list[int]]:

@@ -64,12 +64,20 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: (B, T, d_model).
             memory: (B, S, d_model); None for self-attention.
-            mask: additive, broadcast over (B, heads, T, S).
+            mask: (B, S) or (B, T, S), true = keep: which positions of memory may be attended to; or additive, of four
+                axes, broadcast over (B, heads, T, S).
             cache: keys and values of earlier calls; x are then the new positions only.
 
         Returns:
             (B, T, d_model).
+
+        Raises:
+            InputError: for a mask of another rank or kind.
         """
+        if mask is not None and mask.dim() < 4 and mask.is_floating_point():
+            raise InputError("expected a mask (B, S) or (B, S, S), true = keep, or an additive one of four axes; "
+                             f"got {mask.dtype} of shape {tuple(mask.shape)}")  # fmt: skip
+        mask = additive_mask(mask, x.dtype)
         keys, values = self._keys_and_values(x, memory, cache)
         p = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(self._split(self.query(x)), keys, values, mask, p)

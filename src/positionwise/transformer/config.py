@@ -126,6 +126,7 @@ class TransformerConfig(PreTrainedConfig):
             if not isinstance(getattr(self, name), bool):
                 raise SpecError(f"expected {name} to be True or False; got {getattr(self, name)!r}")
         self.feed_forward_spec()
+        self._check_idle_fields()
         self._check_combinations()
 
     def _check_numbers(self) -> None:
@@ -143,6 +144,17 @@ class TransformerConfig(PreTrainedConfig):
                 raise SpecError(f"expected {name} to be an integer of at least {least}; got {value!r}")
         if not isinstance(self.layer_norm_eps, (int, float)) or not 0 <= self.layer_norm_eps < math.inf:
             raise SpecError(f"expected layer_norm_eps to be at least 0; got {self.layer_norm_eps!r}")
+
+    def _check_idle_fields(self) -> None:
+        """Refuse what the kind of network has no use for."""
+        idle: dict[str, Any] = {}
+        if self.ffn_layer != "parameter_attention":
+            idle |= {"parameter_key_dim": None, "parameter_value_dim": None}
+        if self.ffn_layer in ("parameter_attention", "none"):
+            idle |= {"activation": "relu", "is_gated": False, "bias1": True, "bias2": True, "bias_gate": True,
+                     "hidden_dropout": 0.0}  # fmt: skip
+        if given := [name for name, default in idle.items() if getattr(self, name) != default]:
+            raise SpecError(f"expected fields that ffn_layer={self.ffn_layer!r} has a use for; got {', '.join(given)}")
 
     def _check_combinations(self) -> None:
         if self.key_dim is None and self.d_model % self.num_heads:

@@ -96,6 +96,8 @@ class TransformerForTranslation(PreTrainedModel, GenerationMixin):
         if not config.tie_word_embeddings:
             self.output = nn.Linear(config.d_model, config.target_size, bias=config.output_bias)
         self.post_init()
+        if config.positions == "learned":
+            self.generation_config.max_length = config.max_positions
 
     def forward(
         self,
