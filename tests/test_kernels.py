@@ -263,3 +263,15 @@ def test_explain_knows_the_bytes_of_autocast_or_says_so(saved_bytes):
 def test_explain_refuses_what_the_block_refuses(x, error):
     with pytest.raises(error, match="expected"):
         explain(FeedForward(6, 10), x)
+
+
+def test_a_dropout_that_replaces_pytorchs_is_called(monkeypatch):
+    mask = torch.tensor([0.0, 2.0] * 5)
+    for options in ({}, {"backend": "lean"}, {"recompute": True}, {"kernel_size": 3}):
+        ffn, x = swiglu(dropout=0.5, **options), torch.randn(4, 6)
+        before = explain(ffn, x).path
+        with monkeypatch.context() as patch:
+            patch.setattr(F, "dropout", lambda hidden, p, training=True: hidden * mask)
+            hidden = F.silu(ffn.layer1(x)) * ffn.linear_v(x) * mask
+            assert torch.equal(ffn(x), ffn.layer2(hidden))
+        assert explain(ffn, x).path == before

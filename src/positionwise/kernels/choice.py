@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from positionwise.functional import Map, compose, feed_forward
 from positionwise.kernels import operators
 from positionwise.kernels.dense import Weights, infer
-from positionwise.kernels.dropout import draw_seed, drop
+from positionwise.kernels.dropout import draw_seed, drop, is_replaced
 
 CHUNK = 1024
 """Tokens that the lean path takes at once: enough for a product's full speed, few enough for buffers in the cache."""
@@ -102,6 +102,7 @@ REFERENCE = Path("reference", "the layers are plain linear maps", run_reference)
 CHOSEN = Path("reference", "backend='reference'", run_reference)
 COMPILED = Path("reference", "torch.compile fuses the plain network itself", run_reference)
 SPECIAL = Path("reference", "a tensor, the activation or a transform is not an ordinary one", run_reference)
+REPLACED = Path("reference", "PyTorch's dropout was replaced by another, which is called", run_reference)
 LAYERS = Path("layers", "a layer is not a plain nn.Linear without hooks, so each layer is called", run_layers)
 CHECKPOINT = Path("checkpoint", "the layers are called, and called again in backward", run_checkpoint)
 LEAN = Path("lean", "gradients are on, and the layers are plain linear maps", run_lean)
@@ -119,6 +120,8 @@ def choose(block: Block, x: Tensor) -> Path:
         return SPECIAL
     ordinary = bool(_activation(block)) and x.is_cpu and not is_autocast_enabled("cpu")
     ordinary = ordinary and (compiling or _are_ordinary(x, weights))
+    if block.training and block.dropout and is_replaced():
+        return REPLACED
     if spec.recompute:
         return RECOMPUTE if ordinary else CHECKPOINT
     if spec.backend == "reference":

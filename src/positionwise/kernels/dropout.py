@@ -41,12 +41,20 @@ def draw_seed() -> Tensor:
     return torch.empty((), dtype=torch.int64).random_()
 
 
+_DROPOUT = F.dropout
+
+
+def is_replaced() -> bool:
+    """Whether somebody has put a function of their own in the place of PyTorch's dropout: then it is to be called."""
+    return F.dropout is not _DROPOUT
+
+
 def drop(hidden: Tensor, p: float) -> Tensor:
     """Dropout with the masks that the lean path would draw, so that a hook in a block changes none of its numbers."""
     if not p:
         return hidden
     ours = type(hidden) is Tensor and hidden.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not ours or torch._C._functorch.is_functorch_wrapped_tensor(hidden):
+    if not ours or is_replaced() or torch._C._functorch.is_functorch_wrapped_tensor(hidden):
         return F.dropout(hidden, p)
     masks = Masks(p, draw_seed())
     return hidden * masks.apply_(torch.ones_like(hidden, requires_grad=False))
