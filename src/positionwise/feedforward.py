@@ -48,7 +48,9 @@ class FeedForward(Network):
         dilation: of both kernels; of a pair (h, w), an integer kernel takes h.
         init: ``xavier_uniform`` with zero biases (as published) or ``pytorch`` (nn.Linear's own).
         backend: ``auto``; ``lean``, the operator that saves one hidden-sized tensor for backward (two with a gate), in
-            torch.compile too; or ``reference``. What a backend cannot compute, the reference path does.
+            torch.compile too; ``sparse``, the same without the products with hidden units that are zero (ReLU and
+            squared ReLU in float32, worth it below a density of about a fifth; infinities in weights reach only what
+            such units connect); or ``reference``. What a backend cannot compute, another path does: see `explain`.
         recompute: save the input alone for backward, and compute the first maps again.
         chunk_size: tokens that are computed again at once; None for a size that bounds the memory.
         device: of the parameters.
@@ -272,7 +274,7 @@ def explain(ffn: FeedForward, x: Tensor) -> Explanation:
     tokens = x.numel() // x.shape[-1]
     rate = ffn.dropout if ffn.training else 0.0
     known = all(kernels.is_plain(layer) or type(layer) is SeparableLinear for layer in ffn.children())
-    lean = path.name in ("lean", "recompute", "checkpoint")
+    lean = path.name in ("lean", "sparse", "recompute", "checkpoint")
     try:
         spec = replace(ffn.spec, dropout=rate, dtype=x.dtype, backend=ffn.spec.backend if lean else "reference")
         saved = spec.saved_for_backward(tokens)

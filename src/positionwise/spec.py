@@ -14,7 +14,7 @@ from positionwise import activations
 from positionwise.errors import SpecError, unknown_name
 
 PADDINGS = ("same", "left", "valid")
-BACKENDS = ("auto", "reference", "lean")
+BACKENDS = ("auto", "reference", "lean", "sparse")
 INITIALISATIONS = ("xavier_uniform", "pytorch")
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 

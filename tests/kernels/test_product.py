@@ -224,7 +224,7 @@ def test_without_numba_pytorch_does_the_work(monkeypatch):
 
 def test_a_slow_start_says_so(capsys, monkeypatch):
     monkeypatch.setattr(launch.threading, "Timer", lambda seconds, tell: Immediate(seconds, tell))
-    with launch._told_when_slow("compiling"):
+    with launch.told_when_slow("compiling"):
         pass
     assert capsys.readouterr().err == "positionwise: compiling …\n"
 

@@ -15,8 +15,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from positionwise.functional import Map, compose, feed_forward
-from positionwise.kernels import operators
-from positionwise.kernels.dense import Weights, infer
+from positionwise.kernels import operators, sparse
+from positionwise.kernels.dense import Call, Weights, infer
 from positionwise.kernels.dropout import draw_seed, drop, is_replaced
 
 CHUNK = 1024
@@ -80,13 +80,21 @@ def run_recompute(block: Block, x: Tensor) -> Tensor:
     return _operator(block, x, save=False, chunk=block.spec.chunk_size or RECOMPUTE_CHUNK)
 
 
-def _operator(block: Block, x: Tensor, save: bool, chunk: int) -> Tensor:
+def run_sparse(block: Block, x: Tensor) -> Tensor:
+    """`run_lean` without the products with hidden units that are zero."""
+    return _operator(block, x, save=is_grad_enabled(), chunk=CHUNK, is_sparse=True)
+
+
+def _operator(block: Block, x: Tensor, save: bool, chunk: int, is_sparse: bool = False) -> Tensor:
     weights, rate = _weights(block), block.dropout if block.training else 0.0
     assert weights is not None
     seed = draw_seed() if rate else None
     rows = x.reshape(-1, x.shape[-1])
     given = (rows, *weights, _activation(block), rate, seed, save, chunk)
-    y: Tensor = operators.feed_forward(*given)[0] if is_compiling() else operators.Direct.apply(*given)  # type: ignore[no-untyped-call]
+    if is_compiling():
+        y: Tensor = operators.feed_forward(*given)[0]
+    else:
+        y = operators.Direct.apply(*given, is_sparse)  # type: ignore[no-untyped-call]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
@@ -107,6 +115,7 @@ LAYERS = Path("layers", "a layer is not a plain nn.Linear without hooks, so each
 CHECKPOINT = Path("checkpoint", "the layers are called, and called again in backward", run_checkpoint)
 LEAN = Path("lean", "gradients are on, and the layers are plain linear maps", run_lean)
 RECOMPUTE = Path("recompute", "recompute is on, and the layers are plain linear maps", run_recompute)
+SPARSE = Path("sparse", "backend='sparse': hidden units that are zero are skipped", run_sparse)
 DENSE = Path("dense", "no gradients are to be saved for, and the layers are plain linear maps", run_dense)
 
 
@@ -130,9 +139,16 @@ def choose(block: Block, x: Tensor) -> Path:
         return COMPILED
     if not ordinary:
         return SPECIAL
+    if spec.backend == "sparse" and not compiling and _can_skip(block, weights, x):
+        return SPARSE
     if is_grad_enabled() and (x.requires_grad or any(t is not None and t.requires_grad for t in weights)):
         return LEAN
     return REFERENCE if compiling else DENSE
+
+
+def _can_skip(block: Block, weights: Weights, x: Tensor) -> bool:
+    rate = block.dropout if block.training else 0.0
+    return sparse.can(Call(_activation(block), rate, torch.zeros(()) if rate else None, CHUNK), weights, x)
 
 
 def _are_ordinary(x: Tensor, weights: Weights) -> bool:

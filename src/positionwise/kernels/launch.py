@@ -49,7 +49,7 @@ def _kernels() -> Any:
 
 def _start() -> None:
     """Import Numba, choose its OpenMP threads, and compile or read from the cache."""
-    with _told_when_slow("compiling kernels for few tokens, once for this machine"):
+    with told_when_slow("compiling kernels for few tokens, once for this machine"):
         import numba
 
         if "NUMBA_THREADING_LAYER" not in os.environ:
@@ -65,7 +65,7 @@ def _start() -> None:
 
 
 @contextmanager
-def _told_when_slow(text: str) -> Iterator[None]:
+def told_when_slow(text: str) -> Iterator[None]:
     """A line on standard error when something takes more than a second."""
     timer = threading.Timer(1.0, lambda: print(f"positionwise: {text} …", file=sys.stderr))
     timer.daemon = True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from positionwise.kernels import dense
+from positionwise.kernels import dense, sparse
 from positionwise.kernels.dense import Call, Weights
 
 
@@ -63,11 +64,16 @@ def feed_forward_backward(
     return _backward(dy, x, kept, gate, w1, b1, w2, b2, v, c, activation, dropout, seed, chunk, asked)
 
 
-def _backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, *rest: Any) -> list[Tensor]:
+def _backward(
+    dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, *rest: Any, compute: Any = dense.backward
+) -> list[Tensor]:
     *weights, activation, dropout, seed, chunk, asked = rest
     call = Call(activation, dropout, seed, chunk)
-    found = dense.backward(dy, x, kept, gate, Weights(*weights), call, asked)
+    found = compute(dy, x, kept, gate, Weights(*weights), call, asked)
     return [gradient for gradient in found if gradient is not None]
+
+
+_backward_sparse = partial(_backward, compute=sparse.backward)
 
 
 @feed_forward_backward.register_fake
@@ -115,9 +121,10 @@ class Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         """See `positionwise.kernels.dense.forward`."""
-        *tensors, activation, dropout, seed, save, chunk = inputs
+        *tensors, activation, dropout, seed, save, chunk, ctx.is_sparse = inputs
         x, *weights = tensors
-        output = dense.forward(x, Weights(*weights), Call(activation, dropout, seed, chunk), save)
+        compute = sparse.forward if ctx.is_sparse else dense.forward
+        output = compute(x, Weights(*weights), Call(activation, dropout, seed, chunk), save)
         _, kept, gate = output
         ctx.activation, ctx.dropout, ctx.chunk = activation, dropout, chunk
         ctx.set_materialize_grads(False)
@@ -127,7 +134,7 @@ class Direct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """See `positionwise.kernels.dense.backward`."""
-        return _gradients(ctx, grads[0], _backward)
+        return *_gradients(ctx, grads[0], _backward_sparse if ctx.is_sparse else _backward), None
 
 
 @register_flop_formula(torch.ops.positionwise.feed_forward)

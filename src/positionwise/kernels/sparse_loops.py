@@ -32,27 +32,23 @@ def _load(b, address):
     return [b.load(_pointer(b, address, offset, _vector), align=4) for offset in offsets]
 
 
-def _entry(b, address, k, kind):
-    """Entry k of an array of four-byte numbers."""
-    return b.load(_pointer(b, b.add(address, b.shl(k, ir.Constant(_int64, 2))), 0, kind))
+def _row(b, panel, step, entry):
+    """The row that an entry names, of a panel whose rows are ``step`` bytes apart."""
+    index = b.load(_pointer(b, entry, 0, _int32))
+    return _load(b, b.add(panel, b.mul(b.sext(index, _int64), step)))
 
 
-def _row(b, panel, step, index, k):
-    """Row index[k] of a panel whose rows are ``step`` bytes apart."""
-    return _load(b, b.add(panel, b.mul(b.sext(_entry(b, index, k, _int32), _int64), step)))
-
-
-def _loop(b, first, stop, sums, turn):
-    """For k from first to stop, sums = turn(k, sums); returns the last sums."""
+def _loop(b, first, stop, size, sums, turn):
+    """For each entry of ``size`` bytes from first to stop, sums = turn(entry, sums); returns the last sums."""
     before, head, body, end = b.block, *(b.append_basic_block(name) for name in ("head", "body", "end"))
     b.branch(head)
     b.position_at_end(head)
-    k, held = b.phi(_int64), [b.phi(_vector) for _ in sums]
-    b.cbranch(b.icmp_signed("<", k, stop), body, end)
+    entry, held = b.phi(_int64), [b.phi(_vector) for _ in sums]
+    b.cbranch(b.icmp_unsigned("<", entry, stop), body, end)
     b.position_at_end(body)
-    found = turn(k, held)
-    following = b.add(k, ir.Constant(_int64, 1))
-    for phi, start, later in zip([k, *held], [first, *sums], [following, *found], strict=True):
+    found = turn(entry, held)
+    following = b.add(entry, size)
+    for phi, start, later in zip([entry, *held], [first, *sums], [following, *found], strict=True):
         phi.add_incoming(start, before)
         phi.add_incoming(later, body)
     b.branch(head)
@@ -61,19 +57,24 @@ def _loop(b, first, stop, sums, turn):
 
 
 @intrinsic
-def add_rows(typing_context, out, panel, step, index, values, first, stop):
-    """out[:] += Σ values[k] · panel[index[k]] for k from first to stop; all but the last two are addresses."""
+def add_rows(typing_context, out, panel, step, first, stop, size, field):
+    """Add Σ value · panel[index] over the entries from first to stop to the `WIDTH` numbers of ``out``.
+
+    An entry is ``size`` bytes: its index, and ``field`` bytes from its beginning its value. The rest are addresses, and
+    ``step``, the bytes from one row of the panel to the next.
+    """
 
     def generate(context, b, signature, arguments):
-        out, panel, step, index, values, first, stop = arguments
+        out, panel, step, first, stop, size, field = arguments
 
-        def turn(k, sums):
-            one = b.insert_element(_vector(ir.Undefined), _entry(b, values, k, _float), _int32(0))
-            value = b.shuffle_vector(one, _vector(ir.Undefined), ir.VectorType(_int32, VECTOR)([0] * VECTOR))
-            row = _row(b, panel, step, index, k)
-            return [b.fadd(a, b.fmul(value, w, flags=FUSE), flags=FUSE) for a, w in zip(sums, row, strict=True)]
+        def turn(entry, sums):
+            value = b.load(_pointer(b, b.add(entry, field), 0, _float))
+            one = b.insert_element(_vector(ir.Undefined), value, _int32(0))
+            every = b.shuffle_vector(one, _vector(ir.Undefined), ir.VectorType(_int32, VECTOR)([0] * VECTOR))
+            row = _row(b, panel, step, entry)
+            return [b.fadd(a, b.fmul(every, w, flags=FUSE), flags=FUSE) for a, w in zip(sums, row, strict=True)]
 
-        sums = _loop(b, first, stop, _load(b, out), turn)
+        sums = _loop(b, first, stop, size, _load(b, out), turn)
         for i, total in enumerate(sums):
             b.store(total, _pointer(b, out, 4 * VECTOR * i, _vector), align=4)
         return context.get_dummy_value()
@@ -82,26 +83,24 @@ def add_rows(typing_context, out, panel, step, index, values, first, stop):
 
 
 @intrinsic
-def add_dots(typing_context, out, vector, panel, step, index, first, stop):
-    """out[k] += vector · panel[index[k]] for k from first to stop; all but the last two are addresses."""
+def add_dots(typing_context, vector, panel, step, first, stop, size, field):
+    """Add vector · panel[index] to the value of each entry from first to stop; the arguments are as above."""
 
     def generate(context, b, signature, arguments):
-        out, vector, panel, step, index, first, stop = arguments
+        vector, panel, step, first, stop, size, field = arguments
         given = _load(b, vector)
-        kind = ir.FunctionType(_float, [_float, _vector])
-        name = f"llvm.vector.reduce.fadd.v{VECTOR}f32"
+        kind, name = ir.FunctionType(_float, [_float, _vector]), f"llvm.vector.reduce.fadd.v{VECTOR}f32"
         reduce = b.module.globals.get(name) or ir.Function(b.module, kind, name)
 
-        def turn(k, sums):
-            products = zip(given, _row(b, panel, step, index, k), strict=True)
+        def turn(entry, sums):
             total = _vector([0.0] * VECTOR)
-            for one, other in products:
+            for one, other in zip(given, _row(b, panel, step, entry), strict=True):
                 total = b.fadd(total, b.fmul(one, other, flags=FUSE), flags=FUSE)
-            place = _pointer(b, b.add(out, b.shl(k, ir.Constant(_int64, 2))), 0, _float)
+            place = _pointer(b, b.add(entry, field), 0, _float)
             b.store(b.call(reduce, [b.load(place), total], fastmath=("reassoc",)), place)
             return sums
 
-        _loop(b, first, stop, [], turn)
+        _loop(b, first, stop, size, [], turn)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 7), generate
