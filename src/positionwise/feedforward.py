@@ -143,8 +143,7 @@ class FeedForward(Network):
             DtypeError: for an integer, boolean or complex input.
         """
         check_input(self.spec, x)
-        block = cast(kernels.Block, self)
-        return kernels.choose(block, x).run(block, x)
+        return kernels.compute(cast(kernels.Block, self), x)
 
     def extra_repr(self) -> str:
         """The options that differ from the defaults."""

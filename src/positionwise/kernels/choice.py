@@ -44,12 +44,11 @@ class Path:
 
     name: str
     reason: str
-    run: Callable[[Block, Tensor], Tensor]
+    run: Callable[[Block, Tensor, Weights | None], Tensor]
 
 
-def run_reference(block: Block, x: Tensor) -> Tensor:
+def run_reference(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """The reference function on the block's own weights."""
-    w = _weights(block)
     assert w is not None
     return feed_forward(
         x, w.w1, w.w2, bias1=w.b1, bias2=w.b2, weight_v=w.v, bias_gate=w.c,
@@ -57,37 +56,39 @@ def run_reference(block: Block, x: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-def run_layers(block: Block, x: Tensor) -> Tensor:
+def run_layers(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """The same composition, calling the block's layers as modules."""
     rate = block.dropout if block.training else 0.0
     return compose(x, block.layer1, block.layer2, block.linear_v, block.activation, lambda h: drop(h, rate))
 
 
-def run_checkpoint(block: Block, x: Tensor) -> Tensor:
+def run_checkpoint(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """`run_layers`, of which PyTorch's checkpointing saves x alone and computes the rest again, both maps."""
     if not torch.is_grad_enabled():
-        return run_layers(block, x)
-    return cast(Tensor, checkpoint(lambda given: run_layers(block, given), x, use_reentrant=False))
+        return run_layers(block, x, w)
+    return cast(Tensor, checkpoint(lambda given: run_layers(block, given, w), x, use_reentrant=False))
 
 
-def run_lean(block: Block, x: Tensor) -> Tensor:
+def run_lean(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """The operator that saves one hidden-sized tensor for backward, two with a gate."""
-    return _operator(block, x, save=True, chunk=CHUNK)
+    return _operator(block, x, w, save=True, chunk=CHUNK)
 
 
-def run_recompute(block: Block, x: Tensor) -> Tensor:
+def run_recompute(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """The operator that saves x alone and computes the first maps again."""
-    return _operator(block, x, save=False, chunk=block.spec.chunk_size or RECOMPUTE_CHUNK)
+    return _operator(block, x, w, save=False, chunk=block.spec.chunk_size or RECOMPUTE_CHUNK)
 
 
-def run_sparse(block: Block, x: Tensor) -> Tensor:
+def run_sparse(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """`run_lean` without the products with hidden units that are zero."""
-    return _operator(block, x, save=is_grad_enabled(), chunk=CHUNK, is_sparse=True)
+    return _operator(block, x, w, save=is_grad_enabled(), chunk=CHUNK, is_sparse=True)
 
 
-def _operator(block: Block, x: Tensor, save: bool, chunk: int, is_sparse: bool = False) -> Tensor:
-    weights, rate = _weights(block), block.dropout if block.training else 0.0
+def _operator(
+    block: Block, x: Tensor, weights: Weights | None, save: bool, chunk: int, is_sparse: bool = False
+) -> Tensor:
     assert weights is not None
+    rate = block.dropout if block.training else 0.0
     seed = draw_seed() if rate else None
     rows = x.reshape(-1, x.shape[-1])
     given = (rows, *weights, _activation(block), rate, seed, save, chunk)
@@ -98,11 +99,13 @@ def _operator(block: Block, x: Tensor, save: bool, chunk: int, is_sparse: bool =
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def run_dense(block: Block, x: Tensor) -> Tensor:
+def run_dense(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """The products by the fastest engine, the rest in place: nothing is kept."""
-    weights, rate = _weights(block), block.dropout if block.training else 0.0
-    assert weights is not None
-    y = infer(x.reshape(-1, x.shape[-1]), weights, _activation(block), rate)
+    assert w is not None
+    rate = block.dropout if block.training else 0.0
+    if x.dim() == 2:
+        return infer(x, w, _activation(block), rate)
+    y = infer(x.reshape(-1, x.shape[-1]), w, _activation(block), rate)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
@@ -119,9 +122,19 @@ SPARSE = Path("sparse", "backend='sparse': hidden units that are zero are skippe
 DENSE = Path("dense", "no gradients are to be saved for, and the layers are plain linear maps", run_dense)
 
 
+def compute(block: Block, x: Tensor) -> Tensor:
+    """The network on x, by the path that `choose` names."""
+    weights = _weights(block)
+    return _choose(block, x, weights).run(block, x, weights)
+
+
 def choose(block: Block, x: Tensor) -> Path:
     """The path of a call: the layers themselves where calling them could mean more than a product."""
-    weights, spec = _weights(block), block.spec
+    return _choose(block, x, _weights(block))
+
+
+def _choose(block: Block, x: Tensor, weights: Weights | None) -> Path:
+    spec = block.spec
     if weights is None or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return CHECKPOINT if spec.recompute else LAYERS
     compiling = is_compiling()
