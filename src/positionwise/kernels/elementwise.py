@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _aten = torch.ops.aten
+_nn: Any = torch._C._nn  # quicker to call than the packets above
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def _nothing(kept: Tensor) -> None:
 def _gelu(approximate: str) -> Elementwise:
     return Elementwise(
         _nothing,
-        lambda z, scratch: _aten.gelu.out(z, approximate=approximate, out=scratch),
+        lambda z, scratch: _nn.gelu(z, approximate=approximate, out=scratch),
         lambda d, z: _aten.gelu_backward.grad_input(d, z, approximate=approximate, grad_input=d),
     )
 
@@ -57,7 +59,7 @@ TABLE: dict[str, Elementwise] = {
     "gelu_tanh": _gelu("tanh"),
     "silu": Elementwise(
         _nothing,
-        lambda z, scratch: _aten.silu.out(z, out=scratch),
+        lambda z, scratch: _nn.silu(z, out=scratch),
         lambda d, z: _aten.silu_backward.grad_input(d, z, grad_input=d),
     ),
     "sigmoid": Elementwise(torch.sigmoid_, _itself, lambda d, s: _aten.sigmoid_backward.grad_input(d, s, grad_input=d)),
