@@ -108,7 +108,7 @@ def test_errors_are_no_larger_than_eagers(way, activation, is_gated, dtype):
         ours_off, eager_off = ((each.double() - true).norm().item() for each in (our, eager))
         ratios.append(ours_off / max(eager_off, 1e-30))
     assert max(ratios) <= 2
-    assert sorted(ratios)[len(ratios) // 2] <= 1.05
+    assert sorted(ratios)[len(ratios) // 2] <= 1 + 1e-12
 
 
 @every_way
@@ -262,20 +262,18 @@ def test_compile_and_export_keep_the_path(way, is_gated):
 def test_threads_do_not_disturb_each_other(way):
     ours, _ = pair(way, is_gated=True, activation="silu")
     inputs = [torch.randn(30, 6, dtype=torch.float64) for _ in range(4)]
-    alone = [run(ours, x) for x in inputs]
-    found = [None] * len(inputs)
+    ones, found = torch.ones(30, 6, dtype=torch.float64), [None] * len(inputs)
 
     def work(i):
         for _ in range(20):
-            found[i] = run(ours, inputs[i], torch.randn(30, 6, dtype=torch.float64) * 0 + 1)
+            found[i] = run(ours, inputs[i], ones)
 
-    expected = [run(ours, x, torch.ones(30, 6, dtype=torch.float64)) for x in inputs]
+    expected = [run(ours, x, ones) for x in inputs]
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(alone) == len(found)
     for one, other in zip(found, expected, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 

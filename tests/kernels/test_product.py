@@ -84,7 +84,7 @@ def test_errors_are_no_larger_than_eagers():
         )
         ratios.append((ours / eager).item())
     assert max(ratios) <= 2
-    assert sorted(ratios)[2] <= 1.0 + 1e-6 or max(ratios) < 1.3
+    assert sorted(ratios)[len(ratios) // 2] <= 1
 
 
 def test_each_kind_of_product_is_measured_once_and_kept(answers, monkeypatch):
@@ -285,3 +285,11 @@ def test_half_precision_is_widened_where_that_is_measured_to_be_faster():
         assert product._measure(x, weight) == "wide"
         slow.update(wide=0.03)
         assert product._measure(x, weight) == "torch"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_operands_of_any_strides(name):
+    weight, bias, x = torch.randn(12, 16)[::2, ::2], torch.randn(12)[::2], torch.randn(8, 10).t()[:5, ::1]
+    if name == "numba":  # it is asked for whole rows alone, but for the bias
+        weight, x = weight.contiguous(), x.contiguous()
+    torch.testing.assert_close(product.run(name, x, weight, bias, False), torch.nn.functional.linear(x, weight, bias))

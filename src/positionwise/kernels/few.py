@@ -107,6 +107,7 @@ def _row(x, w, b, y, t, r):
 def _linear(xp, wp, bp, yp, tokens, d_in, d_out, relu, block):
     x, w = numba.carray(_pointer(xp), (tokens, d_in), np.float32), numba.carray(_pointer(wp), (d_out, d_in), np.float32)
     b, y = numba.carray(_pointer(bp), (d_out,), np.float32), numba.carray(_pointer(yp), (tokens, d_out), np.float32)
+    # Numba drops what is written under prange to such an array that is never read there: the ReLU below reads y.
     for part in prange((d_out + block - 1) // block):
         first, last = part * block, min(d_out, (part + 1) * block)
         whole = first + (last - first) // 4 * 4

@@ -30,12 +30,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     few = _kernels()
     few.numba.set_num_threads(min(torch.get_num_threads(), few.numba.config.NUMBA_NUM_THREADS))
     out = torch.empty(len(x), len(weight))
-    few.linear_(x, weight, _zeros(len(weight)) if bias is None else bias, out, relu)
+    few.linear_(x, weight, torch.zeros(len(weight)) if bias is None else bias.contiguous(), out, relu)
     return out
-
-
-def _zeros(count: int) -> Tensor:
-    return torch.zeros(count)
 
 
 def _kernels() -> Any:

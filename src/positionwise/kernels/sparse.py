@@ -27,8 +27,6 @@ H, DZ = 1, 2
 FEW = 64
 """Tokens below which a matrix whose rows are whole panels is read where it is: packing it would read all of it."""
 _state: dict[str, Any] = {}
-SAMPLE = 16
-"""Rows of which `density` counts."""
 
 
 def can(call: Call, w: Weights, x: Tensor) -> bool:
@@ -37,15 +35,6 @@ def can(call: Call, w: Weights, x: Tensor) -> bool:
     if call.activation not in ACTIVATIONS or x.dtype != torch.float32:
         return False
     return not (drops and (call.activation != "relu" or w.v is not None)) and launch.is_usable()
-
-
-def density(kept: Tensor) -> float:
-    """The share of hidden units that are not zero, in a sample of rows; 1 where there are none.
-
-    Shapes: kept (T, d_ff), as `forward` gives it.
-    """
-    sample = kept[:: max(1, len(kept) // SAMPLE)]
-    return torch.count_nonzero(sample).item() / sample.numel() if sample.numel() else 1.0
 
 
 class Panels(NamedTuple):

@@ -1,7 +1,6 @@
 """Scratch memory that is used again from call to call.
 
-Fresh memory of some megabytes comes from the kernel page by page, each of which costs a fault and is cleared: for the
-hidden-sized buffers of a call that is up to a tenth of its time.
+Fresh memory of some megabytes comes from the kernel page by page, each of which costs a fault and is cleared.
 """
 
 from __future__ import annotations
