@@ -11,8 +11,9 @@ import torch
 
 from positionwise import FeedForward, explain
 from positionwise.kernels import launch, product
+from positionwise.kernels.answers import PRODUCTS
 
-ENGINES = ["torch", "onednn", "numba"]
+ENGINES = ["torch", "onednn", "numba", "numpy"]
 every_engine = pytest.mark.parametrize("name", ENGINES)
 SIZES = [(1, 1, 1), (1, 8, 4), (2, 3, 5), (3, 17, 33), (4, 16, 31), (5, 7, 64), (6, 64, 3), (7, 1, 129), (64, 33, 70),
          (8, 1, 1)]  # fmt: skip
@@ -22,7 +23,7 @@ SIZES = [(1, 1, 1), (1, 8, 4), (2, 3, 5), (3, 17, 33), (4, 16, 31), (5, 7, 64), 
 def answers(tmp_path, monkeypatch):
     """Answers of this test alone, and nothing written elsewhere."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(product, "_chosen", None)
+    monkeypatch.setattr(PRODUCTS, "held", None)
     return tmp_path / "positionwise"
 
 
@@ -99,7 +100,7 @@ def test_each_kind_of_product_is_measured_once_and_kept(answers, monkeypatch):
     threads = torch.get_num_threads()
     (path,) = answers.iterdir()
     assert json.loads(path.read_text("utf-8")) == {f"8x4x8x{threads}x0": "onednn", f"4x4x8x{threads}x0": "onednn"}
-    monkeypatch.setattr(product, "_chosen", None)  # a later process reads the file
+    monkeypatch.setattr(PRODUCTS, "held", None)  # a later process reads the file
     assert product.engine(x, weight) == "onednn"
     assert len(measured) == 2
 
@@ -108,7 +109,7 @@ def test_each_kind_of_product_is_measured_once_and_kept(answers, monkeypatch):
 def test_a_damaged_file_of_answers_is_measured_anew(answers, monkeypatch, content):
     monkeypatch.setattr(product, "LEAST", 1)
     answers.mkdir()
-    product._file().write_text(content, "utf-8")
+    PRODUCTS.file().write_text(content, "utf-8")
     x, weight, bias = operands(6, 8, 4)
     assert product.engine(x, weight) in ENGINES
 
@@ -135,6 +136,51 @@ def test_what_is_measured_decides():
         assert product._measure(x, weight) == "numba"
         slow.update(numba=0.021, onednn=0.021)
         assert product._measure(x, weight) == "torch"
+
+
+def test_numpys_product_is_taken_where_it_is_clearly_faster(monkeypatch):
+    """Of many tokens, with as many threads as PyTorch's."""
+    x, weight, _ = operands(product.FEW + 1, 8, 4)
+    took, share = [], {}
+    monkeypatch.setattr(product, "PAUSE", 0.0)
+    monkeypatch.setattr(product, "run", lambda name, *rest: took.append(name))
+    monkeypatch.setattr(product, "_time", lambda work: work() or share.get(took[-1], 1.0))
+    monkeypatch.setattr(product, "_numpy_threads", torch.get_num_threads)
+    for share["numpy"], expected in ((0.95, "torch"), (0.85, "numpy")):
+        assert product._measure(x, weight) == expected
+    assert product._measure(x[: product.FEW], weight) == "torch"
+    monkeypatch.setattr(product, "_numpy_threads", lambda: torch.get_num_threads() + 1)
+    assert product._measure(x, weight) == "torch"
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+def test_numpys_product_of_every_layout(monkeypatch, transposed):
+    """Into a tensor, a new one, and added to one."""
+    monkeypatch.setattr(product, "_engine_of", lambda a, b: "numpy")
+    a, b = (torch.randn(n, m, requires_grad=True).t() if turned else torch.randn(m, n, requires_grad=True)
+            for (m, n), turned in zip(((5, 7), (7, 3)), transposed, strict=True))  # fmt: skip
+    true = a.detach().double() @ b.detach().double()
+    with torch.no_grad():
+        out, total = torch.full((5, 6), torch.nan)[:, ::2], torch.ones(5, 3)
+        product.add_(total, a, b)
+        for found in (product.matmul(a, b), product.matmul(a, b, out), total - 1):
+            torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
+        bias = torch.randn(3)
+        for given, expected in ((bias, true + bias), (None, true)):
+            y = product.linear_(a, b.t(), given, torch.empty(5, 3))
+            torch.testing.assert_close(y.double(), expected.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_which_products_numpy_is_tried_for(monkeypatch):
+    monkeypatch.setattr(product, "_measure_of", lambda a, b: "numpy")
+    monkeypatch.setattr(product, "_numpy_threads", torch.get_num_threads)
+    a, b = torch.randn(200, 300), torch.randn(300, 400)
+    assert product._engine_of(a, b) == "numpy"
+    assert product._engine_of(a[:64], b) == "torch"
+    assert product._engine_of(a.double(), b.double()) == "torch"
+    assert product._engine_of(a[:, :100], b[:100]) == "torch"
+    monkeypatch.setattr(product, "_numpy_threads", lambda: torch.get_num_threads() + 1)
+    assert product._engine_of(a, b) == "torch"
 
 
 def test_small_odd_and_single_products_are_left_to_pytorch():
@@ -198,13 +244,13 @@ def test_a_forked_child_takes_pytorchs_product():
     """GNU's OpenMP ends a child that enters a parallel region of its parent's."""
     code = (
         "import os, torch\n"
-        "from positionwise.kernels import launch, product\n"
+        "from positionwise.kernels import answers, launch, product\n"
         "x, w = torch.randn(4, 64), torch.randn(64, 64)\n"
         "assert launch.is_usable(x, w)\n"
         "launch.linear(x, w, None, False)\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    product._chosen = {(4, 64, 64, torch.get_num_threads(), 0): 'numba'}\n"
+        "    answers.PRODUCTS.held = {(4, 64, 64, torch.get_num_threads(), 0): 'numba'}\n"
         "    product.LEAST = 1\n"
         "    os._exit(0 if not launch.is_usable(x, w) and product.engine(x, w) == 'torch' else 3)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
@@ -220,6 +266,21 @@ def test_without_numba_pytorch_does_the_work(monkeypatch):
     x, weight, bias = operands(4, 64, 64)
     assert not launch.is_usable(x, weight)
     assert product._measure(x, weight) in ("torch", "onednn")
+
+
+def test_the_start_of_our_threads_leaves_pytorchs_number():
+    """Numba's OpenMP sets the number that PyTorch's reads."""
+    code = (
+        "import torch\n"
+        "from positionwise.kernels import launch\n"
+        "torch.set_num_threads(1)\n"
+        "assert launch.is_usable()\n"
+        "launch.linear(torch.randn(4, 64), torch.randn(64, 64), None, False)\n"
+        "print(torch.get_num_threads())\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "1"
 
 
 def test_a_slow_start_says_so(capsys, monkeypatch):

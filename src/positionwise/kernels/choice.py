@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,9 +15,10 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from positionwise.functional import Map, compose, feed_forward
-from positionwise.kernels import operators, sparse
-from positionwise.kernels.dense import Call, Weights, infer
+from positionwise.kernels import break_even, operators, sparse
+from positionwise.kernels.dense import Weights
 from positionwise.kernels.dropout import draw_seed, drop, is_replaced
+from positionwise.kernels.inference import infer
 
 CHUNK = 1024
 """Tokens that the lean path takes at once: enough for a product's full speed, few enough for buffers in the cache."""
@@ -70,7 +71,7 @@ def run_checkpoint(block: Block, x: Tensor, w: Weights | None) -> Tensor:
 
 
 def run_lean(block: Block, x: Tensor, w: Weights | None) -> Tensor:
-    """The operator that saves one hidden-sized tensor for backward, two with a gate."""
+    """The operator that saves one hidden-sized tensor for backward, two with a gate; less where zeros are skipped."""
     return _operator(block, x, w, save=True, chunk=CHUNK)
 
 
@@ -79,14 +80,7 @@ def run_recompute(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     return _operator(block, x, w, save=False, chunk=block.spec.chunk_size or RECOMPUTE_CHUNK)
 
 
-def run_sparse(block: Block, x: Tensor, w: Weights | None) -> Tensor:
-    """`run_lean` without the products with hidden units that are zero."""
-    return _operator(block, x, w, save=is_grad_enabled(), chunk=CHUNK, is_sparse=True)
-
-
-def _operator(
-    block: Block, x: Tensor, weights: Weights | None, save: bool, chunk: int, is_sparse: bool = False
-) -> Tensor:
+def _operator(block: Block, x: Tensor, weights: Weights | None, save: bool, chunk: int) -> Tensor:
     assert weights is not None
     rate = block.dropout if block.training else 0.0
     seed = draw_seed() if rate else None
@@ -95,7 +89,8 @@ def _operator(
     if is_compiling():
         y: Tensor = operators.feed_forward(*given)[0]
     else:
-        y = operators.Direct.apply(*given, is_sparse)  # type: ignore[no-untyped-call]
+        skip = _skip(block, rows, weights) if save else False
+        y = operators.Direct.apply(*given, skip)  # type: ignore[no-untyped-call]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
@@ -103,10 +98,17 @@ def run_dense(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     """The products by the fastest engine, the rest in place: nothing is kept."""
     assert w is not None
     rate = block.dropout if block.training else 0.0
-    if x.dim() == 2:
-        return infer(x, w, _activation(block), rate)
-    y = infer(x.reshape(-1, x.shape[-1]), w, _activation(block), rate)
-    return y.reshape(*x.shape[:-1], y.shape[-1])
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    y = infer(rows, w, _activation(block), rate, _skip(block, rows, w))
+    return y if rows is x else y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def _skip(block: Block, rows: Tensor, w: Weights) -> bool | None:
+    """Whether zeros are skipped; None where the call's density is to decide."""
+    activation, backend = _activation(block), block.spec.backend
+    if backend == "sparse":
+        return sparse.can(activation, rows)
+    return None if backend == "auto" and break_even.could_pay(activation, rows, w) else False
 
 
 REFERENCE = Path("reference", "the layers are plain linear maps", run_reference)
@@ -118,7 +120,6 @@ LAYERS = Path("layers", "a layer is not a plain nn.Linear without hooks, so each
 CHECKPOINT = Path("checkpoint", "the layers are called, and called again in backward", run_checkpoint)
 LEAN = Path("lean", "gradients are on, and the layers are plain linear maps", run_lean)
 RECOMPUTE = Path("recompute", "recompute is on, and the layers are plain linear maps", run_recompute)
-SPARSE = Path("sparse", "backend='sparse': hidden units that are zero are skipped", run_sparse)
 DENSE = Path("dense", "no gradients are to be saved for, and the layers are plain linear maps", run_dense)
 
 
@@ -129,8 +130,28 @@ def compute(block: Block, x: Tensor) -> Tensor:
 
 
 def choose(block: Block, x: Tensor) -> Path:
-    """The path of a call: the layers themselves where calling them could mean more than a product."""
-    return _choose(block, x, _weights(block))
+    """The path of a call: the layers themselves where calling them could mean more than a product.
+
+    Where the hidden density decides, some rows of the first map are computed to tell.
+    """
+    weights = _weights(block)
+    path = _choose(block, x, weights)
+    if weights is None or path not in (LEAN, DENSE):
+        return path
+    rows = x.detach().reshape(-1, x.shape[-1])
+    skip, reason = _skip(block, rows, weights), "backend='sparse': hidden units that are zero are skipped"
+    if skip is None:
+        skip, reason = break_even.foretell(rows if path is DENSE else rows[:CHUNK], weights, path is LEAN)
+    return replace(path, name="sparse", reason=reason) if skip else path
+
+
+def saved_sparsely(block: Block, x: Tensor) -> int | None:
+    """Bytes that a call saves for backward on the sparse path; None where dropout decides."""
+    weights = _weights(block)
+    if weights is None or (block.training and block.dropout):
+        return None
+    with torch.no_grad():
+        return sparse.saved_bytes(x.reshape(-1, x.shape[-1]), weights, _activation(block), CHUNK)
 
 
 def _choose(block: Block, x: Tensor, weights: Weights | None) -> Path:
@@ -152,16 +173,9 @@ def _choose(block: Block, x: Tensor, weights: Weights | None) -> Path:
         return COMPILED
     if not ordinary:
         return SPECIAL
-    if spec.backend == "sparse" and not compiling and _can_skip(block, weights, x):
-        return SPARSE
     if is_grad_enabled() and (x.requires_grad or any(t is not None and t.requires_grad for t in weights)):
         return LEAN
     return REFERENCE if compiling else DENSE
-
-
-def _can_skip(block: Block, weights: Weights, x: Tensor) -> bool:
-    rate = block.dropout if block.training else 0.0
-    return sparse.can(Call(_activation(block), rate, torch.zeros(()) if rate else None, CHUNK), weights, x)
 
 
 def _are_ordinary(x: Tensor, weights: Weights) -> bool:

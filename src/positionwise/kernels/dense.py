@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from positionwise import activations
 from positionwise.kernels import product
-from positionwise.kernels.dropout import Masks, draw_seed
+from positionwise.kernels.dropout import Masks
 from positionwise.kernels.elementwise import TABLE
 from positionwise.kernels.workspace import scratch
 
@@ -52,25 +52,18 @@ def chunks(tokens: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
 
 
-def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """W·x + b into ``out``."""
-    if x.dtype in product.HALF:
-        return out.copy_(product.linear(x, weight, bias))
-    if bias is None:
-        return torch.mm(x, weight.t(), out=out)
-    return torch.addmm(bias, x, weight.t(), out=out)
-
-
-def forward(x: Tensor, w: Weights, call: Call, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def forward(
+    x: Tensor, w: Weights, call: Call, save: bool, begun: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Y (T, d_out), and what is kept of z and v for backward (T, d_ff), empty where nothing is.
 
-    Shapes: x (T, d_model).
+    Shapes: x (T, d_model). ``begun`` is what `begin` gave; it becomes what is kept of z.
     """
     rows, masks = min(call.chunk, len(x)), Masks(call.dropout, call.seed)
     y = x.new_empty(len(x), len(w.w2))
     width = len(w.w1)
     if save:
-        kept = x.new_empty(len(x), width)
+        kept = x.new_empty(len(x), width) if begun is None else begun
         gate = x.new_empty(kept.shape if w.v is not None else 0)
         (spare,) = scratch(1, rows, width, x)
     else:
@@ -78,34 +71,29 @@ def forward(x: Tensor, w: Weights, call: Call, save: bool) -> tuple[Tensor, Tens
     for part in chunks(len(x), call.chunk):
         here = part if save else slice(0, part.stop - part.start)
         z, v = kept[here], gate[here] if w.v is not None else None
+        if begun is None or part.start:
+            product.linear_(x[part], w.w1, w.b1, z)
         h = _hidden(x[part], w, call, masks, z, v, spare[: len(z)])
-        linear_(h, w.w2, w.b2, y[part])
+        product.linear_(h, w.w2, w.b2, y[part])
     return (y, kept, gate) if save else (y, x.new_empty(0), x.new_empty(0))
 
 
-def infer(x: Tensor, w: Weights, activation: str, dropout: float) -> Tensor:
-    """The output (T, d_out) of x (T, d_model) where nothing is saved for backward: products by the fastest engine."""
-    f, fused = TABLE[activation], activation == "relu"
-    z = product.linear(x, w.w1, w.b1, relu=fused)
-    if not fused:
-        f.keep_(z)
-        f.hidden(z, z)
-    if w.v is not None:
-        z.mul_(product.linear(x, w.v, w.c))
-    if dropout:
-        Masks(dropout, draw_seed()).apply_(z)
-    return product.linear(z, w.w2, w.b2)
+def begin(x: Tensor, w: Weights, call: Call) -> Tensor:
+    """What `forward` will keep of z (T, d_ff), in which W₁x + b₁ of the first chunk is there already."""
+    begun = x.new_empty(len(x), len(w.w1))
+    product.linear_(x[: call.chunk], w.w1, w.b1, begun[: call.chunk])
+    return begun
 
 
 def _hidden(x: Tensor, w: Weights, call: Call, masks: Masks, z: Tensor, v: Tensor | None, spare: Tensor) -> Tensor:
-    """Compute a chunk's hidden units; z and v become what is kept of them."""
+    """Compute a chunk's hidden units from z = W₁x + b₁; z and v become what is kept of them."""
     f = TABLE[call.activation]
-    f.keep_(linear_(x, w.w1, w.b1, z))
+    f.keep_(z)
     if v is None and f.drops_with:
         return masks.apply_(z)
     if v is not None:
         assert w.v is not None
-        linear_(x, w.v, w.c, v)
+        product.linear_(x, w.v, w.c, v)
     return again(z, v, call, masks, spare)
 
 
@@ -147,10 +135,8 @@ class Sums:
             return
         if self.total is None:
             self.total = product.matmul(a.t(), b).to(self._dtype)
-        elif a.dtype == self.total.dtype:
-            self.total.addmm_(a.t(), b)
         else:
-            self.total += product.matmul(a.t(), b)
+            product.add_(self.total, a.t(), b)
 
     def rows(self, a: Tensor) -> None:
         """Add the sum of a's rows."""
@@ -192,6 +178,7 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
             h = again(z, v, call, masks, spare)
         else:
             z, v = own[0][:size], own[1][:size] if w.v is not None else None
+            product.linear_(x[part], w.w1, w.b1, z)
             h = _hidden(x[part], w, call, masks, z, v, spare)
         sums["w2"].product(dy[part], h)
         sums["b2"].rows(dy[part])
@@ -204,7 +191,7 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
             product.matmul(dh, w.w1, dx[part])
             if dv:
                 assert w.v is not None
-                _add_product(dx[part], dv[0], w.v)
+                product.add_(dx[part], dv[0], w.v)
     return Gradients(dx, *(sums[name].result() for name in Weights._fields))
 
 
@@ -237,11 +224,3 @@ def differentiable(dy: Tensor, x: Tensor, w: Weights, call: Call, asked: list[bo
     given = [tensor for tensor, wanted in zip((x, *w), asked, strict=True) if wanted and tensor is not None]
     found = iter(torch.autograd.grad(y, given, dy, create_graph=True, materialize_grads=True))
     return Gradients(*(next(found) if wanted else None for wanted in asked))
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a·b."""
-    if total.dtype in product.HALF:
-        total += product.matmul(a, b)
-    else:
-        total.addmm_(a, b)

@@ -18,11 +18,14 @@ _state: dict[str, Any] = {"kernels": None, "failed": find_spec("numba") is None}
 _lock = threading.Lock()
 
 
+def may_run() -> bool:
+    """Whether our kernels are not known to be unusable: nothing is compiled to find out."""
+    return not _state["failed"] and os.getpid() == _process
+
+
 def is_usable(*tensors: Tensor) -> bool:
     """Whether a kernel may run on these tensors: whole rows, and no forked child, which OpenMP would end."""
-    if _state["failed"] or os.getpid() != _process:
-        return False
-    return all(tensor.is_contiguous() for tensor in tensors) and _kernels() is not None
+    return may_run() and all(tensor.is_contiguous() for tensor in tensors) and _kernels() is not None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
@@ -50,6 +53,7 @@ def _start() -> None:
 
         if "NUMBA_THREADING_LAYER" not in os.environ:
             numba.config.THREADING_LAYER = "omp"  # type: ignore[attr-defined]  # keeps its speed between PyTorch's own OpenMP regions
+        threads = torch.get_num_threads()
         try:
             from positionwise.kernels import few
 
@@ -58,6 +62,7 @@ def _start() -> None:
             _state["kernels"] = few
         except (ValueError, OSError, RuntimeError):  # no OpenMP here: PyTorch's products do the work
             _state["failed"] = True
+        torch.set_num_threads(threads)  # Numba's start sets OpenMP's own number, which is PyTorch's
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from positionwise.kernels import dense, sparse
+from positionwise.kernels import break_even, dense, sparse
 from positionwise.kernels.dense import Call, Weights
 
 
@@ -64,16 +63,18 @@ def feed_forward_backward(
     return _backward(dy, x, kept, gate, w1, b1, w2, b2, v, c, activation, dropout, seed, chunk, asked)
 
 
-def _backward(
-    dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, *rest: Any, compute: Any = dense.backward
-) -> list[Tensor]:
+def _backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, *rest: Any) -> list[Tensor]:
     *weights, activation, dropout, seed, chunk, asked = rest
     call = Call(activation, dropout, seed, chunk)
-    found = compute(dy, x, kept, gate, Weights(*weights), call, asked)
+    found = dense.backward(dy, x, kept, gate, Weights(*weights), call, asked)
     return [gradient for gradient in found if gradient is not None]
 
 
-_backward_sparse = partial(_backward, compute=sparse.backward)
+def _backward_sparse(dy: Tensor, x: Tensor, *rest: Any) -> list[Tensor]:
+    *saved, activation, dropout, seed, chunk, asked = rest
+    lists, weights = saved[:-6], Weights(*saved[-6:])
+    found = sparse.backward(dy, x, lists, weights, Call(activation, dropout, seed, chunk), asked)
+    return [gradient for gradient in found if gradient is not None]
 
 
 @feed_forward_backward.register_fake
@@ -98,7 +99,7 @@ def _differentiate(ctx: Any, dy: Tensor | None, *unused: Any) -> tuple[Tensor | 
 
 
 def _gradients(ctx: Any, dy: Tensor | None, run: Callable[..., list[Tensor]]) -> tuple[Tensor | None, ...]:
-    *tensors, seed, kept, gate = ctx.saved_tensors
+    tensors, (seed, *saved) = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
     if dy is None:
         return (None,) * 12
     x, *weights = tensors
@@ -108,7 +109,7 @@ def _gradients(ctx: Any, dy: Tensor | None, run: Callable[..., list[Tensor]]) ->
         call = Call(ctx.activation, ctx.dropout, seed, ctx.chunk)
         return (*dense.differentiable(dy, x, Weights(*weights), call, asked), *rest)
     options = ctx.activation, ctx.dropout, seed, ctx.chunk, asked
-    found = iter(run(dy, x, kept, gate, *weights, *options))
+    found = iter(run(dy, x, *saved, *weights, *options))
     return (*(next(found) if wanted else None for wanted in asked), *rest)
 
 
@@ -120,16 +121,21 @@ class Direct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        """See `positionwise.kernels.dense.forward`."""
-        *tensors, activation, dropout, seed, save, chunk, ctx.is_sparse = inputs
-        x, *weights = tensors
-        compute = sparse.forward if ctx.is_sparse else dense.forward
-        output = compute(x, Weights(*weights), Call(activation, dropout, seed, chunk), save)
-        _, kept, gate = output
-        ctx.activation, ctx.dropout, ctx.chunk = activation, dropout, chunk
+        """See `dense.forward`; the last argument says whether zeros are skipped, None: where it pays."""
+        *tensors, activation, dropout, seed, save, chunk, skip = inputs
+        (x, *rest), call = tensors, Call(activation, dropout, seed, chunk)
+        weights = Weights(*rest)
+        begun = dense.begin(x, weights, call) if skip is None else None
+        if begun is not None:
+            skip = break_even.pays(begun[:chunk], weights, training=True)
+        ctx.activation, ctx.dropout, ctx.chunk, ctx.is_sparse = activation, dropout, chunk, skip
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, seed, kept, gate)
-        return output[0]
+        if skip:
+            y, saved = sparse.forward(x, weights, call, begun)
+        else:
+            y, *saved = dense.forward(x, weights, call, save, begun)
+        ctx.save_for_backward(*tensors, seed, *saved)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

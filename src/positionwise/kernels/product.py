@@ -1,44 +1,41 @@
 """Products by the engine that is fastest on this machine.
 
-Three engines compute W·x + b: PyTorch's own product (MKL or OpenBLAS), PyTorch's oneDNN, and for few tokens a kernel
-of ours. Numbers of half precision may also be widened to float32, in which a processor without half precision of its
-own is many times faster.
+Four engines compute W·x + b: PyTorch's own product (MKL or OpenBLAS), PyTorch's oneDNN, for few tokens a kernel of
+ours, and for many NumPy's OpenBLAS on the tensors' memory. Numbers of half precision may also be widened to float32, in
+which a processor without half precision of its own is many times faster.
 
-Which one wins depends on the processor and on the sizes. Each kind of product is tried once with each engine, in turn,
-on the operands of the first call of that kind; the answer is kept for the process and in a file for later ones, so that
-equal calls take the same engine and give equal bits. PyTorch's own stays unless another is clearly faster, and for a
-single token always.
+Which one wins depends on the processor and on the sizes. Each kind of product is tried once with each engine, on the
+operands of the first call of that kind; the answer is kept, so that equal calls take the same engine and give equal
+bits. PyTorch's own stays unless another is clearly faster, and for a single token always.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache, partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from positionwise.kernels import launch
+from positionwise.kernels.answers import PRODUCTS
 
 MARGIN = 0.9
 """Another engine is taken where it needs at most this share of PyTorch's time."""
 ROUNDS = 11
+PAUSE = 0.03
+"""Seconds after which the threads of a library no longer wait for work in a loop, and leave the cores to others."""
 LEAST = 1 << 17
 """Weights of fewer numbers are left to PyTorch: nothing is to be won."""
 FEW = 64
-"""Tokens up to which our kernel is tried."""
+"""Tokens up to which our kernel is tried, and above which NumPy's product."""
 BLOCK = 512
 """Rows of a weight that are widened at once."""
 HALF = (torch.bfloat16, torch.float16)
 _CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-
-Kind = tuple[int, ...]
-_lock = threading.Lock()
-_chosen: dict[Kind, str] | None = None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
@@ -57,6 +54,9 @@ def run(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     elif name == "wide":
         y = _wide(x, weight, bias)
+    elif name == "numpy":
+        y = _multiply(x, weight.t(), x.new_empty(len(x), len(weight)))
+        y = y if bias is None else y.add_(bias)
     else:
         y = torch.nn.functional.linear(x, weight, bias)
     return y.relu_() if relu else y
@@ -72,32 +72,86 @@ def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
+def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """`linear` into ``out``, without a kernel of ours: for many tokens."""
+    if x.dtype in HALF:
+        return out.copy_(linear(x, weight, bias))
+    if _engine_of(x, weight.t()) == "numpy":
+        _multiply(x, weight.t(), out)
+        return out if bias is None else out.add_(bias)
+    if bias is None:
+        return torch.mm(x, weight.t(), out=out)
+    return torch.addmm(bias, x, weight.t(), out=out)
+
+
 def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """a·b into ``out``, or as a new tensor; of half precision where that is faster, widened: then new in float32.
 
     Shapes: a (m, k), b (k, n).
     """
-    if a.dtype not in HALF or engine(a, b.t()) != "wide":
-        return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
-    product = torch.mm(a.float(), b.float())
-    return product if out is None else out.copy_(product)
+    if a.dtype in HALF and engine(a, b.t()) == "wide":
+        product = torch.mm(a.float(), b.float())
+        return product if out is None else out.copy_(product)
+    if _engine_of(a, b) == "numpy":
+        return _multiply(a, b, a.new_empty(len(a), b.shape[1]) if out is None else out)
+    return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
+
+
+def add_(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a·b."""
+    if a.dtype in HALF or _engine_of(a, b) == "numpy":
+        total += matmul(a, b)
+    else:
+        total.addmm_(a, b)
+
+
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """The product by NumPy, which reads and writes the tensors' own memory."""
+    with np.errstate(all="ignore"):  # infinities are the caller's own, as in PyTorch
+        np.matmul(a.detach().numpy(), b.detach().numpy(), out=out.numpy())
+    return out
 
 
 def engine(x: Tensor, weight: Tensor) -> str:
-    """The engine for x·Wᵀ: ``torch``, ``onednn``, ``numba``, or ``wide`` for half precision."""
+    """The engine for x·Wᵀ: ``torch``, ``onednn``, ``numba``, ``numpy``, or ``wide`` for half precision."""
     count, dtype = x.shape[0], x.dtype
     if count < 2 or dtype not in _CODES or weight.numel() < LEAST:
         return "torch"
-    tokens = 1 << (count - 1).bit_length()  # kinds are told apart by powers of two
-    kind = (tokens, *weight.shape, torch.get_num_threads(), _CODES[dtype])
-    chosen = _answers() if _chosen is None else _chosen
-    name = chosen.get(kind)
-    if name is None:
-        with _lock:
-            name = chosen.get(kind) or _measure(x, weight)
-            chosen[kind] = name
-            _save(chosen)
+    kind = (_power(count), *weight.shape, torch.get_num_threads(), _CODES[dtype])
+    name: str = PRODUCTS.get(kind, lambda: _measure(x, weight))
+    if name == "numpy":
+        return name if _numpy_follows() else "torch"
     return name if name != "numba" or launch.is_usable(x, weight) else "torch"
+
+
+def _engine_of(a: Tensor, b: Tensor) -> str:
+    """The engine for a·b of many tokens in float32: ``torch`` or ``numpy``."""
+    (m, k), n = a.shape, b.shape[1]
+    if a.dtype != torch.float32 or min(m, k, n) <= FEW or m * k * n < FEW * LEAST or not _numpy_follows():
+        return "torch"
+    layouts = (int(a.stride(0) < a.stride(1)), int(b.stride(0) < b.stride(1)))
+    kind = (_power(m), _power(k), _power(n), *layouts, torch.get_num_threads())
+    name: str = PRODUCTS.get(kind, lambda: _measure_of(a, b))
+    return name
+
+
+def _power(count: int) -> int:
+    """Kinds are told apart by powers of two."""
+    return 1 << (count - 1).bit_length()
+
+
+@cache
+def _numpy_threads() -> int:
+    """Threads that NumPy's products take; 0 where they are not OpenBLAS's."""
+    from threadpoolctl import threadpool_info
+
+    found = [pool["num_threads"] for pool in threadpool_info() if "numpy" in pool["filepath"]]
+    return found[0] if len(found) == 1 else 0
+
+
+def _numpy_follows() -> bool:
+    """Whether NumPy takes as many threads as PyTorch."""
+    return _numpy_threads() == torch.get_num_threads()
 
 
 def _measure(x: Tensor, weight: Tensor) -> str:
@@ -109,53 +163,42 @@ def _measure(x: Tensor, weight: Tensor) -> str:
             names.append("onednn")
         if len(x) <= FEW and launch.is_usable(x, weight):
             names.append("numba")
+    ways = {name: partial(run, name, x, weight, None, False) for name in [*names, "numpy"]}
     times: dict[str, list[float]] = {name: [] for name in names}
     with torch.no_grad():
         for _ in range(ROUNDS + 1):
             for name in names:
-                start = time.perf_counter()
-                run(name, x, weight, None, False)
-                times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(seen[1:]) for name, seen in times.items()}
-    best = min(medians, key=lambda name: medians[name])
-    return best if medians[best] < MARGIN * medians["torch"] else "torch"
+                times[name].append(_time(ways[name]))
+        medians = {name: statistics.median(seen[1:]) for name, seen in times.items()}
+        best = min(medians, key=lambda name: medians[name])
+        best = best if medians[best] < MARGIN * medians["torch"] else "torch"
+        if len(x) <= FEW or x.dtype != torch.float32 or not _numpy_follows():
+            return best
+        return "numpy" if _is_clearly_faster(ways["numpy"], ways[best]) else best
 
 
-def _answers() -> dict[Kind, str]:
-    global _chosen
-    if _chosen is None:
-        try:
-            held = json.loads(_file().read_text(encoding="utf-8"))
-            _chosen = {tuple(map(int, key.split("x"))): str(name) for key, name in held.items()}
-        except (OSError, ValueError, AttributeError):
-            _chosen = {}
-    return _chosen
+def _measure_of(a: Tensor, b: Tensor) -> str:
+    out = a.new_empty(len(a), b.shape[1])
+    with torch.no_grad(), launch.told_when_slow("measuring products, once for this machine"):
+        faster = _is_clearly_faster(lambda: _multiply(a, b, out), lambda: torch.mm(a, b, out=out))
+    return "numpy" if faster else "torch"
 
 
-def _save(chosen: dict[Kind, str]) -> None:
-    """Write the answers beside their place, then rename; a folder that cannot be written to costs a measurement."""
-    path = _file()
-    text = json.dumps({"x".join(map(str, kind)): name for kind, name in sorted(chosen.items())}, indent=1)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        pass
+def _is_clearly_faster(one: Callable[[], object], other: Callable[[], object]) -> bool:
+    """Whether one library's product is, with work of PyTorch's threads before each: waiting threads take cores."""
+    times: tuple[list[float], list[float]] = ([], [])
+    work = torch.zeros(1 << 18)
+    for _ in range(3):
+        for run_one, seen in zip((one, other), times, strict=True):
+            time.sleep(PAUSE)
+            run_one()
+            for _ in range(3):
+                work.add_(1)
+                seen.append(_time(run_one))
+    return statistics.median(times[0]) < MARGIN * statistics.median(times[1])
 
 
-def _file() -> Path:
-    """Where answers are kept: a file for each processor and version of PyTorch."""
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) / "positionwise" / f"products-{_processor()}-{torch.__version__}.json"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines[:30])}
-    name = " ".join(found.get(key, "") for key in ("model name", "model", "stepping"))
-    return "".join(c if c.isalnum() else "-" for c in name) or "unknown"
+def _time(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -6,35 +6,35 @@ predicted or cut off: the results are those of `positionwise.kernels.dense` up t
 remains: zero times infinity or NaN is NaN there, and here nothing, so a weight or a derivative that is no finite
 number reaches only results to which a unit that is not zero connects it. A unit that is NaN counts as not zero.
 
-Names and shapes are those of `dense`, and so is what is saved for backward. Float32 only.
+Names and shapes are those of `dense`. Saved for backward is x and the units that are not zero: eight bytes each, twelve
+for squared ReLU, sixteen with a gate. Float32 only.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from positionwise.kernels import launch
-from positionwise.kernels.dense import Call, Gradients, Sums, Weights, chunks, linear_
+from positionwise.kernels import launch, product
+from positionwise.kernels.dense import Call, Gradients, Sums, Weights, chunks
 from positionwise.kernels.dropout import Masks
+from positionwise.kernels.workspace import scratch
 
 ACTIVATIONS = ("relu", "relu2")
 H, DZ = 1, 2
-"""The fields of an entry: h, ∂/∂z, and with a gate ∂/∂v behind it."""
+"""The fields of an entry in backward: h, ∂/∂z, and with a gate ∂/∂v behind it."""
 FEW = 64
 """Tokens below which a matrix whose rows are whole panels is read where it is: packing it would read all of it."""
 _state: dict[str, Any] = {}
 
 
-def can(call: Call, w: Weights, x: Tensor) -> bool:
-    """Whether `forward` and `backward` can take a call: not where dropped units cannot be told from what is kept."""
-    drops = call.dropout > 0 and call.seed is not None
-    if call.activation not in ACTIVATIONS or x.dtype != torch.float32:
-        return False
-    return not (drops and (call.activation != "relu" or w.v is not None)) and launch.is_usable()
+def can(activation: str, x: Tensor) -> bool:
+    """Whether `forward` and `backward` can take a call."""
+    return activation in ACTIVATIONS and x.dtype == torch.float32 and launch.is_usable()
 
 
 class Panels(NamedTuple):
@@ -59,70 +59,119 @@ def panels(matrix: Tensor, tokens: int | None = None) -> Panels:
 
 
 class Lists(NamedTuple):
-    """A sparse matrix, as lists of entries: see `positionwise.kernels.sparse_kernels`."""
+    """A sparse matrix, as lists of entries: see `positionwise.kernels.sparse_lists`."""
 
     entries: Tensor
-    """(entries, fields): an index, of int32 in the place of a float32, and the values H and on."""
+    """(entries, fields): an index, of int32 in the place of a float32, and the values."""
     starts: Tensor
+    """(lists + 1,), of int64."""
 
 
-def compress(kept: Tensor, gate: Tensor | None, square: bool, fields: int = 2) -> Lists:
-    """The hidden units that are not zero, from what is kept: r or r², times the gate; other fields are left open.
+def compress(z: Tensor, gate: Tensor | None, square: bool, factor: float = 1.0) -> Lists:
+    """The hidden units that are not zero: h, then r = ReLU(z) where h is something else, then the gate's number.
 
-    Shapes: kept and gate (T, d_ff), contiguous.
+    Shapes: z and gate (T, d_ff), contiguous. ``factor`` is dropout's scale, which z already has.
     """
-    kernels, (rows, width), flags = _kernels(), kept.shape, (int(square), int(gate is not None))
-    starts = _empty(rows + 1, dtype=torch.int64)
-    kernels.count(kept.data_ptr(), starts.data_ptr(), rows, width)
-    found = Lists(_empty(int(starts[-1]), fields), starts)
-    kernels.find(kept.data_ptr(), _address(gate), *_addresses(found), rows, width, *flags)
+    kernels, (rows, width), gated = _kernels(), z.shape, gate is not None
+    masks, starts = (_empty(*shape, dtype=torch.int64) for shape in ((rows, -(-width // kernels.WORD)), (rows + 1,)))
+    kernels.mark(z.data_ptr(), masks.data_ptr(), starts.data_ptr(), rows, width)
+    found = Lists(_empty(int(starts[-1]), fields(square, gated)), starts)
+    given = z.data_ptr(), _address(gate), masks.data_ptr()
+    kernels.find(*given, *_addresses(found), rows, width, int(square), int(gated), 1 / factor)
     return found
+
+
+def fields(square: bool, is_gated: bool) -> int:
+    """Numbers of an entry that is saved."""
+    return 4 if is_gated else 3 if square else 2
 
 
 def add_(out: Tensor, lists: Lists, field: int, matrix: Panels) -> None:
     """Add sparse · dense to ``out``.
 
-    Shapes: out (rows, width), contiguous, a row for each list; the matrix (·, width).
+    Shapes: out (lists, width), contiguous, a row for each list; the matrix (·, width).
     """
-    entries, fields, starts = _addresses(lists)
+    entries, count, starts = _addresses(lists)
     steps = matrix.data.data_ptr(), matrix.row_step, matrix.panel_step
-    _kernels().add(out.data_ptr(), *steps, entries, fields, field, starts, len(out), matrix.width)
+    _kernels().add(out.data_ptr(), *steps, entries, count, field, starts, len(out), matrix.width)
 
 
-def forward(x: Tensor, w: Weights, call: Call, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """As `dense.forward`."""
+def forward(x: Tensor, w: Weights, call: Call, begun: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+    """Y (T, d_out), and what backward needs beside x and the weights: entries and starts, chunk by chunk.
+
+    ``begun`` is what `dense.begin` gave.
+    """
     rows, masks = min(call.chunk, len(x)), Masks(call.dropout, call.seed)
-    y = _zeros(len(x), len(w.w2)) if w.b2 is None else _empty(len(x), len(w.w2)).copy_(w.b2)
-    kept = x.new_empty(len(x) if save else rows, len(w.w1))
-    gate = kept.new_empty(kept.shape if w.v is not None else 0)
-    second = panels(w.w2.t(), len(x))
-    for part in chunks(len(x), call.chunk):
-        here = part if save else slice(0, part.stop - part.start)
-        z, v = kept[here], gate[here] if w.v is not None else None
-        _first(x[part], w, masks, z, v)
-        add_(y[part], compress(z, v, call.activation == "relu2"), H, second)
-    return (y, kept, gate) if save else (y, x.new_empty(0), x.new_empty(0))
-
-
-def _first(x: Tensor, w: Weights, masks: Masks, z: Tensor, v: Tensor | None) -> None:
-    """The first maps of a chunk, into what is kept of them."""
-    masks.apply_(linear_(x, w.w1, w.b1, z).relu_())
-    if v is not None and w.v is not None:
-        linear_(x, w.v, w.c, v)
-
-
-def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call: Call, asked: list[bool]) -> Gradients:
-    """As `dense.backward`."""
-    saved, rows = len(kept) == len(x), min(call.chunk, len(x))
-    masks, work = Masks(call.dropout, call.seed), Backward(w, call, len(x), x.shape[1], asked)
-    own = [x.new_empty(0 if saved else rows, len(w.w1)) for _ in range(2 if w.v is not None else 1)]
+    y, packed = _started(w, len(x)), panels(w.w2.t(), len(x))
+    saved: list[Tensor] = []
+    z, gate = scratch(2, rows, len(w.w1), x)
     for part in chunks(len(x), call.chunk):
         size = part.stop - part.start
-        z, *v = (each[part] for each in (kept, gate)) if saved else (each[:size] for each in own)
-        gates = v[0] if w.v is not None else None
-        if not saved:
-            _first(x[part], w, masks, z, gates)
-        work.add(part, dy[part], x[part], z, gates)
+        if begun is not None and part.start == 0:
+            here = begun[part]
+        else:
+            here = product.linear_(x[part], w.w1, w.b1, z[:size])
+        if masks.p:
+            masks.apply_(here.relu_())
+        v = None if w.v is None else product.linear_(x[part], w.v, w.c, gate[:size])
+        lists = compress(here, v, call.activation == "relu2", scale(masks))
+        add_(y[part], lists, H, packed)
+        saved += lists
+    return y, saved
+
+
+class Begun(NamedTuple):
+    """What the second map needs but the hidden units."""
+
+    y: Tensor
+    packed: Panels
+    kernels: Any
+
+
+def begin(w: Weights, tokens: int) -> Begun:
+    """Get ready for `second`; for few tokens before the first map, which empties the caches."""
+    return Begun(_started(w, tokens), panels(w.w2.t(), tokens), _kernels())
+
+
+def second(begun: Begun, z: Tensor, v: Tensor | None, activation: str, masks: Masks) -> Tensor:
+    """The second map, from z, whose numbers below zero count as zero, and which has the masks, and Vx + c."""
+    y, packed, kernels = begun
+    square = activation == "relu2"
+    if packed.data.dim() == 2:  # few tokens, and the matrix lies as it is read
+        parts = torch.get_num_threads()
+        sums, flags = _zeros(parts, *y.shape), (square, v is not None, 1 / scale(masks))
+        given = packed.data.data_ptr(), packed.row_step, packed.panel_step, z.data_ptr(), _address(v)
+        kernels.add_few(y.data_ptr(), *given, *z.shape, packed.width, *flags, sums.data_ptr(), parts)
+    else:
+        add_(y, compress(z, v, square, scale(masks)), H, packed)
+    return y
+
+
+def saved_bytes(x: Tensor, w: Weights, activation: str, chunk: int) -> int:
+    """Bytes that `forward` saves of x (T, d_model) without dropout, x among them."""
+    size, units = 4 * fields(activation == "relu2", w.v is not None), 0
+    for part in chunks(len(x), chunk):
+        units += int((product.linear(x[part], w.w1, w.b1) > 0).sum())
+    lists = sum(8 * (part.stop - part.start + 1) for part in chunks(len(x), chunk))
+    return int(x.numel() * x.element_size() + units * size + lists)
+
+
+def _started(w: Weights, tokens: int) -> Tensor:
+    """The output before anything is added but b₂."""
+    shape = tokens, len(w.w2)
+    return _zeros(*shape) if w.b2 is None else _empty(*shape).copy_(w.b2)
+
+
+def scale(masks: Masks) -> float:
+    """What dropout multiplies the units with that it keeps; of no matter where it keeps none."""
+    return 1 / (1 - masks.p) if masks.p < 1 else 1.0
+
+
+def backward(dy: Tensor, x: Tensor, saved: list[Tensor], w: Weights, call: Call, asked: list[bool]) -> Gradients:
+    """The gradients of `forward`, from what it saved."""
+    work = Backward(w, call, len(x), x.shape[1], asked)
+    for i, part in enumerate(chunks(len(x), call.chunk)):
+        work.add(part, dy[part], x[part], Lists(*saved[2 * i : 2 * i + 2]))
     return work.result()
 
 
@@ -131,8 +180,7 @@ class Backward:
 
     def __init__(self, w: Weights, call: Call, tokens: int, d_model: int, asked: list[bool]) -> None:
         wanted = Gradients(*asked)  # type: ignore[arg-type]
-        self.w, self.square, self.masks = w, call.activation == "relu2", Masks(call.dropout, call.seed)
-        self.factor = 1.0 if not self.masks.p else 1 / (1 - self.masks.p) if self.masks.p < 1 else 0.0
+        self.w, self.square, self.factor = w, call.activation == "relu2", scale(Masks(call.dropout, call.seed))
         self.second = panels(w.w2.t(), tokens)
         self.maps = [(w.w1, wanted.w1, wanted.b1), *([(w.v, wanted.v, wanted.c)] if w.v is not None else [])]
         self.first = [panels(weight, tokens) for weight, *_ in self.maps] if wanted.x else []
@@ -142,20 +190,20 @@ class Backward:
         self.weights = [_zeros(*weight.shape) if want else None for weight, want, _ in self.maps]
         self.biases = [_zeros(len(weight)) if want else None for weight, _, want in self.maps]
 
-    def add(self, part: slice, dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor | None) -> None:
+    def add(self, part: slice, dy: Tensor, x: Tensor, saved: Lists) -> None:
         """Take a chunk in."""
         self.db2.rows(dy)
         sums = [self.dw2, *self.weights, *self.biases]
         if self.dx is None and all(total is None for total in sums):
             return
-        dys, rows = panels(dy), compress(kept, gate, self.square, DZ + len(self.maps))
-        self._differentiate(rows, dys, kept, gate)
+        dys = panels(dy)
+        rows = self._differentiate(saved, dys)
         for field, matrix in enumerate(self.first, DZ):
             if self.dx is not None:
                 add_(self.dx[part], rows, field, matrix)
         if all(total is None for total in sums):
             return
-        columns = _transpose(rows, kept.shape[1])
+        columns = _transpose(rows, len(self.w.w1))
         if self.dw2 is not None:
             add_(self.dw2, columns, H, dys)
         xs = panels(x)
@@ -163,17 +211,20 @@ class Backward:
             if weight is not None:
                 add_(weight, columns, field, xs)
             if bias is not None:
-                entries, fields, starts = _addresses(columns)
-                _kernels().add_sums(bias.data_ptr(), entries, fields, field, starts, len(bias))
+                entries, count, starts = _addresses(columns)
+                _kernels().add_sums(bias.data_ptr(), entries, count, field, starts, len(bias))
 
-    def _differentiate(self, lists: Lists, dys: Panels, kept: Tensor, gate: Tensor | None) -> None:
-        """Fill in ∂/∂z and, with a gate, ∂/∂v."""
-        second, flags = self.second, (int(self.square), int(gate is not None))
+    def _differentiate(self, saved: Lists, dys: Panels) -> Lists:
+        """The entries of h, ∂/∂z and, with a gate, ∂/∂v."""
+        second, rows = self.second, len(saved.starts) - 1
+        found = Lists(_empty(len(saved.entries), DZ + len(self.maps)), saved.starts)
+        dh = _empty(len(saved.entries))
         _kernels().differentiate(
             dys.data.data_ptr(), second.data.data_ptr(), second.row_step, second.panel_step, len(dys.data),
-            *_addresses(lists), kept.data_ptr(), _address(gate), *kept.shape, *flags, self.factor,
-            torch.get_num_threads(),
+            *_addresses(saved), rows, dh.data_ptr(), found.entries.data_ptr(), int(self.square),
+            len(self.maps) - 1, self.factor, torch.get_num_threads(),
         )  # fmt: skip
+        return found
 
     def result(self) -> Gradients:
         """The gradients, each in its weight's layout."""
@@ -186,11 +237,9 @@ class Backward:
 
 def _transpose(lists: Lists, width: int) -> Lists:
     """The lists of rows as lists of columns."""
-    parts = torch.get_num_threads()
+    parts, rows = torch.get_num_threads(), len(lists.starts) - 1
     found = Lists(_empty(*lists.entries.shape), _empty(width + 1, dtype=torch.int64))
-    entries, _, starts = _addresses(found)
-    places = _empty(parts, width, dtype=torch.int64)
-    rows = len(lists.starts) - 1
+    places, (entries, _, starts) = _empty(parts, width, dtype=torch.int64), _addresses(found)
     _kernels().transpose(*_addresses(lists), rows, width, entries, starts, places.data_ptr(), parts)
     return found
 
@@ -215,7 +264,8 @@ def _kernels() -> Any:
     """The compiled kernels, set to as many threads as PyTorch takes."""
     if "kernels" not in _state:
         with launch.told_when_slow("compiling kernels that skip zeros, once for this machine"):
-            _state["kernels"] = import_module("positionwise.kernels.sparse_kernels")
+            modules = (import_module(f"positionwise.kernels.sparse_{name}") for name in ("lists", "kernels"))
+            _state["kernels"] = SimpleNamespace(**{name: it for module in modules for name, it in vars(module).items()})
     kernels = _state["kernels"]
     kernels.numba.set_num_threads(min(torch.get_num_threads(), kernels.numba.config.NUMBA_NUM_THREADS))
     return kernels

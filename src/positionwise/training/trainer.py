@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from positionwise import kernels
 from positionwise.errors import RunError, Stopped
 from positionwise.training.batches import Examples, TokenBatches, collate
 from positionwise.training.budget import Budget
@@ -121,6 +122,7 @@ class TranslationTrainer(Trainer):
             with _whole(checkpoint):
                 state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
                 earlier, self.tokens = state["seconds"], state["tokens"]
+                kernels.restore(state.get("kernels", {}))  # so that every step is what it would have been
         self.budget.start(earlier)
         with self.watcher.signals():
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -147,7 +149,7 @@ class TranslationTrainer(Trainer):
 
     def _write_checkpoint(self, path: Path, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        state = {"seconds": self.budget.seconds, "tokens": self.tokens}
+        state = {"seconds": self.budget.seconds, "tokens": self.tokens, "kernels": kernels.measured()}
         (path / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
