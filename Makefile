@@ -24,8 +24,7 @@ pages: $(READY)
 	WRITE_PAGES=1 $(BIN)/python -m pytest tests/convert/test_equivalence_page.py
 
 bench: $(READY)
-	$(BIN)/python benchmarks/feed_forward.py forward
-	$(BIN)/python benchmarks/feed_forward.py train
+	$(BIN)/positionwise bench
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/training_split.py

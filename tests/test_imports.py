@@ -15,7 +15,7 @@ SOURCE = Path(positionwise.__file__).parent
 # Each part imports only parts above it: the layout of shared/design.md.
 ORDER = [
     "errors", "activations", "spec", "functional", "variants", "kernels", "feedforward", "hidden_density",
-    "transformer", "adapters", "accounting", "convert", "parallel", "training", "atlas", "cli",
+    "transformer", "adapters", "accounting", "convert", "parallel", "training", "atlas", "bench", "cli",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "typer", "rich", "numpy"}
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -9,7 +9,7 @@ import pytest
 import positionwise
 from positionwise.cli import app, main
 
-COMMANDS = ["demo", "train", "translate", "evaluate", "account", "convert"]
+COMMANDS = ["demo", "train", "translate", "evaluate", "account", "bench", "convert"]
 
 
 def test_help_lists_every_command(command):

@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 import positionwise
-from positionwise.cli import DONE, FAILED, WRONG, accounting, conversion, running, training
+from positionwise.cli import DONE, FAILED, WRONG, accounting, benchmarking, conversion, running, training
 from positionwise.errors import MissingGroupError, PositionwiseError, Stopped
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ app.command("train")(training.train)
 app.command("translate")(running.translate)
 app.command("evaluate")(running.evaluate)
 app.command("account")(accounting.account)
+app.command("bench")(benchmarking.bench)
 app.command("convert")(conversion.convert)
 
 
