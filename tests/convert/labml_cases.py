@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from positionwise import FeedForward, explain
-from positionwise.kernels import dense
+from positionwise.kernels import product
 from shared import shared_file
 
 UNGATED = [f"{name}_{bits}" for name in ("relu", "gelu", "silu", "relu2") for bits in ("11", "00", "10", "01")]
@@ -127,16 +127,16 @@ def measured(case, way="auto"):
     assert path == ("lean" if way == "auto" else way)
     names, leaves = zip(*ffn.named_parameters(), strict=True)
     masks = mock.patch("positionwise.kernels.dropout.keep_mask", dropout.keep_mask)
-    product = dense.linear_
+    plain = product.linear_
 
     def linear_(x, weight, bias, out):
         if weight.shape == ffn.layer2.weight.shape:
             entering["entering"] = x.detach().clone().reshape(3, 7, 40)
-        return product(x, weight, bias, out)
+        return plain(x, weight, bias, out)
 
     # Where PyTorch's dropout is replaced, the replacement is called: so only where that is what is wanted.
     replaced = mock.patch.object(F, "dropout", dropout) if way == "reference" else nullcontext()
-    with replaced, masks, mock.patch.object(dense, "linear_", linear_):
+    with replaced, masks, mock.patch.object(product, "linear_", linear_):
         out = ffn(x.requires_grad_())
         gradients = torch.autograd.grad((out * case.tensors["R"]).sum(), [x, *leaves])
     numbers = dict(zip(["grad_x", *(f"grad_{name}" for name in names)], gradients, strict=True))
