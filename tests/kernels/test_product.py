@@ -13,7 +13,7 @@ from positionwise import FeedForward, explain
 from positionwise.kernels import launch, product
 from positionwise.kernels.answers import PRODUCTS
 
-ENGINES = ["torch", "onednn", "numba", "numpy"]
+ENGINES = ["torch", "onednn", "numba"]
 every_engine = pytest.mark.parametrize("name", ENGINES)
 SIZES = [(1, 1, 1), (1, 8, 4), (2, 3, 5), (3, 17, 33), (4, 16, 31), (5, 7, 64), (6, 64, 3), (7, 1, 129), (64, 33, 70),
          (8, 1, 1)]  # fmt: skip
@@ -136,51 +136,6 @@ def test_what_is_measured_decides():
         assert product._measure(x, weight) == "numba"
         slow.update(numba=0.021, onednn=0.021)
         assert product._measure(x, weight) == "torch"
-
-
-def test_numpys_product_is_taken_where_it_is_clearly_faster(monkeypatch):
-    """Of many tokens, with as many threads as PyTorch's."""
-    x, weight, _ = operands(product.FEW + 1, 8, 4)
-    took, share = [], {}
-    monkeypatch.setattr(product, "PAUSE", 0.0)
-    monkeypatch.setattr(product, "run", lambda name, *rest: took.append(name))
-    monkeypatch.setattr(product, "_time", lambda work: work() or share.get(took[-1], 1.0))
-    monkeypatch.setattr(product, "_numpy_threads", torch.get_num_threads)
-    for share["numpy"], expected in ((0.95, "torch"), (0.85, "numpy")):
-        assert product._measure(x, weight) == expected
-    assert product._measure(x[: product.FEW], weight) == "torch"
-    monkeypatch.setattr(product, "_numpy_threads", lambda: torch.get_num_threads() + 1)
-    assert product._measure(x, weight) == "torch"
-
-
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)], ids=str)
-def test_numpys_product_of_every_layout(monkeypatch, transposed):
-    """Into a tensor, a new one, and added to one."""
-    monkeypatch.setattr(product, "_engine_of", lambda a, b: "numpy")
-    a, b = (torch.randn(n, m, requires_grad=True).t() if turned else torch.randn(m, n, requires_grad=True)
-            for (m, n), turned in zip(((5, 7), (7, 3)), transposed, strict=True))  # fmt: skip
-    true = a.detach().double() @ b.detach().double()
-    with torch.no_grad():
-        out, total = torch.full((5, 6), torch.nan)[:, ::2], torch.ones(5, 3)
-        product.add_(total, a, b)
-        for found in (product.matmul(a, b), product.matmul(a, b, out), total - 1):
-            torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
-        bias = torch.randn(3)
-        for given, expected in ((bias, true + bias), (None, true)):
-            y = product.linear_(a, b.t(), given, torch.empty(5, 3))
-            torch.testing.assert_close(y.double(), expected.double(), rtol=1e-5, atol=1e-5)
-
-
-def test_which_products_numpy_is_tried_for(monkeypatch):
-    monkeypatch.setattr(product, "_measure_of", lambda a, b: "numpy")
-    monkeypatch.setattr(product, "_numpy_threads", torch.get_num_threads)
-    a, b = torch.randn(200, 300), torch.randn(300, 400)
-    assert product._engine_of(a, b) == "numpy"
-    assert product._engine_of(a[:64], b) == "torch"
-    assert product._engine_of(a.double(), b.double()) == "torch"
-    assert product._engine_of(a[:, :100], b[:100]) == "torch"
-    monkeypatch.setattr(product, "_numpy_threads", lambda: torch.get_num_threads() + 1)
-    assert product._engine_of(a, b) == "torch"
 
 
 def test_small_odd_and_single_products_are_left_to_pytorch():
