@@ -123,11 +123,12 @@ class Gradients(NamedTuple):
 
 
 class Sums:
-    """Gradients of weights and biases: what chunks add up to, in at least float32."""
+    """Gradients of weights and biases: what chunks add up to, in at least float32 where there are several."""
 
-    def __init__(self, like: Tensor | None, asked: bool) -> None:
+    def __init__(self, like: Tensor | None, asked: bool, several: bool = True) -> None:
         self.like = like if asked else None
         self.total: Tensor | None = None
+        self.several = several
 
     def product(self, a: Tensor, b: Tensor) -> None:
         """Add aᵀ·b."""
@@ -147,7 +148,7 @@ class Sums:
     @property
     def _dtype(self) -> torch.dtype:
         assert self.like is not None
-        return torch.promote_types(self.like.dtype, torch.float32)
+        return torch.promote_types(self.like.dtype, torch.float32) if self.several else self.like.dtype
 
     def result(self) -> Tensor | None:
         """The gradient in the parameter's dtype; zeros where no token was seen."""
@@ -165,7 +166,8 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
     saved, rows = len(kept) == len(x), min(call.chunk, len(x))
     masks, redrawn = Masks(call.dropout, call.seed), Masks(call.dropout, call.seed)
     wanted = Gradients(*asked)  # type: ignore[arg-type]
-    sums = {name: Sums(getattr(w, name), bool(getattr(wanted, name))) for name in Weights._fields}
+    several = len(x) > call.chunk
+    sums = {name: Sums(getattr(w, name), bool(getattr(wanted, name)), several) for name in Weights._fields}
     dx = torch.empty_like(x) if wanted.x else None
     maps = 1 if w.v is None else 2
     buffers = scratch(1 + maps + (0 if saved else maps), rows, len(w.w1), x)

@@ -66,8 +66,8 @@ def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     """`linear` into ``out``, without a kernel of ours: for many tokens."""
-    if x.dtype in HALF:
-        return out.copy_(linear(x, weight, bias))
+    if x.dtype in HALF and engine(x, weight) == "wide":
+        return out.copy_(run("wide", x, weight, bias, False))
     if bias is None:
         return torch.mm(x, weight.t(), out=out)
     return torch.addmm(bias, x, weight.t(), out=out)
@@ -86,7 +86,7 @@ def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
 def add_(total: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a·b."""
-    if a.dtype in HALF:
+    if a.dtype in HALF and (total.dtype != a.dtype or engine(a, b.t()) == "wide"):
         total += matmul(a, b)
     else:
         total.addmm_(a, b)
