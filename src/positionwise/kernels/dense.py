@@ -67,7 +67,8 @@ def forward(
         gate = x.new_empty(kept.shape if w.v is not None else 0)
         (spare,) = scratch(1, rows, width, x)
     else:
-        spare, kept, gate = scratch(3, rows, width, x)
+        spare, kept, *gates = scratch(2 if w.v is None else 3, rows, width, x)
+        gate = gates[0] if gates else kept
     for part in chunks(len(x), call.chunk):
         here = part if save else slice(0, part.stop - part.start)
         z, v = kept[here], gate[here] if w.v is not None else None
@@ -170,22 +171,22 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
     sums = {name: Sums(getattr(w, name), bool(getattr(wanted, name)), several) for name in Weights._fields}
     dx = torch.empty_like(x) if wanted.x else None
     maps = 1 if w.v is None else 2
-    buffers = scratch(1 + maps + (0 if saved else maps), rows, len(w.w1), x)
-    own, buffers = buffers[1 + maps :], buffers[: 1 + maps]
+    buffers = scratch(maps if saved else 2 * maps, rows, len(w.w1), x)
+    own, buffers = buffers[maps:], buffers[:maps]
     for part in chunks(len(x), call.chunk):
         size = part.stop - part.start
-        spare, dh, *dv = (buffer[:size] for buffer in buffers)
+        dh, *dv = (buffer[:size] for buffer in buffers)  # dh is h first
         if saved:
             z, v = kept[part], gate[part] if w.v is not None else None
-            h = again(z, v, call, masks, spare)
+            h = again(z, v, call, masks, dh)
         else:
             z, v = own[0][:size], own[1][:size] if w.v is not None else None
             product.linear_(x[part], w.w1, w.b1, z)
-            h = _hidden(x[part], w, call, masks, z, v, spare)
+            h = _hidden(x[part], w, call, masks, z, v, dh)
         sums["w2"].product(dy[part], h)
         sums["b2"].rows(dy[part])
         product.matmul(dy[part], w.w2, dh)
-        _through_hidden(dh, dv[0] if dv else None, z, v, call, redrawn, spare)
+        _through_hidden(dh, dv[0] if dv else None, z, v, call, redrawn)
         for name, bias, d in (("w1", "b1", dh), *([("v", "c", dv[0])] if dv else [])):
             sums[name].product(d, x[part])
             sums[bias].rows(d)
@@ -197,9 +198,7 @@ def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call
     return Gradients(dx, *(sums[name].result() for name in Weights._fields))
 
 
-def _through_hidden(
-    dh: Tensor, dv: Tensor | None, z: Tensor, v: Tensor | None, call: Call, masks: Masks, spare: Tensor
-) -> None:
+def _through_hidden(dh: Tensor, dv: Tensor | None, z: Tensor, v: Tensor | None, call: Call, masks: Masks) -> None:
     """Turn ∂/∂h into ∂/∂z in place, and write ∂/∂v: h = mask ⊙ f(z) [⊙ v]."""
     f = TABLE[call.activation]
     if v is None and f.drops_with:
@@ -208,7 +207,7 @@ def _through_hidden(
     else:
         masks.apply_(dh)
     if v is not None and dv is not None:
-        torch.mul(dh, f.hidden(z, spare), out=dv)
+        torch.mul(dh, f.hidden(z, dv), out=dv)
         dh.mul_(v)
     f.backward_(dh, z)
 
