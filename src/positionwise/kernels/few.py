@@ -1,142 +1,173 @@
+# mypy: ignore-errors
+# Numba and LLVM build it; it is no typed Python.
 """Few tokens: a kernel that reads each weight once, compiled by Numba from Python.
 
 A product of few tokens is bound by reading the weights. Each thread takes blocks of the weight's rows, small enough to
-stay in its second-level cache, and computes tiles of up to four tokens by four rows in registers. Sums are reordered,
-as in any fast product; NaN and infinities come out as they should, for nothing is assumed about them.
+stay in its second-level cache, and computes tiles of some tokens by four rows, whose sums are in registers. Sums are
+reordered, as in any fast product; NaN and infinities come out as they should, for nothing is assumed about them.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
+from llvmlite import binding, ir
 from numba import njit, prange, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from positionwise.kernels.vectors import (
+    FLAGS,
+    FLOAT,
+    INT32,
+    INT64,
+    everywhere,
+    four_sums,
+    fuse,
+    load,
+    loop,
+    place,
+    pointer,
+    store,
+    vector,
+)  # fmt: skip
+
+BUILT_ON = "da77e4af4835"
+"""Digest of the module whose functions these kernels contain: Numba keeps machine code by this file alone."""
 BLOCK = 32
 """Rows of a block."""
-FLAGS = {"reassoc", "contract", "nsz", "arcp"}
-"""What LLVM may do with floating point: reorder sums and fuse, but not assume that there is no NaN."""
+ROWS = 4
+"""Rows of a tile: their sums are written as one vector."""
 
 
-@intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
-    """An address as a pointer."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
+def _is_wide():
+    """Whether the kernels are compiled for registers of 512 bits, of which there are 32."""
+    if numba.config.CPU_NAME not in (None, "", "host"):
+        return False
+    return bool(binding.get_host_cpu_features().get("avx512f"))
 
 
-@njit(fastmath=FLAGS, inline="always")
-def _tile4(x, w, b, y, t, r):
-    zero = np.float32(0)
-    a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = zero
-    a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = zero
-    for k in range(x.shape[1]):
-        x0, x1, x2, x3 = x[t, k], x[t + 1, k], x[t + 2, k], x[t + 3, k]
-        w0, w1, w2, w3 = w[r, k], w[r + 1, k], w[r + 2, k], w[r + 3, k]
-        a00 += x0 * w0
-        a01 += x0 * w1
-        a02 += x0 * w2
-        a03 += x0 * w3
-        a10 += x1 * w0
-        a11 += x1 * w1
-        a12 += x1 * w2
-        a13 += x1 * w3
-        a20 += x2 * w0
-        a21 += x2 * w1
-        a22 += x2 * w2
-        a23 += x2 * w3
-        a30 += x3 * w0
-        a31 += x3 * w1
-        a32 += x3 * w2
-        a33 += x3 * w3
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a00 + b[r], a01 + b[r + 1], a02 + b[r + 2], a03 + b[r + 3]
-    t += 1
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a10 + b[r], a11 + b[r + 1], a12 + b[r + 2], a13 + b[r + 3]
-    t += 1
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a20 + b[r], a21 + b[r + 1], a22 + b[r + 2], a23 + b[r + 3]
-    t += 1
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a30 + b[r], a31 + b[r + 1], a32 + b[r + 2], a33 + b[r + 3]
+LANES, TOKENS = (16, 6) if _is_wide() else (8, 3)
+"""Numbers of a register, and tokens of a tile: as many as leave room for the operands."""
 
 
-@njit(fastmath=FLAGS, inline="always")
-def _tile2(x, w, b, y, t, r):
-    a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = np.float32(0)
-    for k in range(x.shape[1]):
-        x0, x1 = x[t, k], x[t + 1, k]
-        w0, w1, w2, w3 = w[r, k], w[r + 1, k], w[r + 2, k], w[r + 3, k]
-        a00 += x0 * w0
-        a01 += x0 * w1
-        a02 += x0 * w2
-        a03 += x0 * w3
-        a10 += x1 * w0
-        a11 += x1 * w1
-        a12 += x1 * w2
-        a13 += x1 * w3
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a00 + b[r], a01 + b[r + 1], a02 + b[r + 2], a03 + b[r + 3]
-    t += 1
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a10 + b[r], a11 + b[r + 1], a12 + b[r + 2], a13 + b[r + 3]
+def _tile(tokens):
+    """The kernel of a tile of so many tokens."""
+
+    @intrinsic
+    def tile(typing_context, x, w, step, bias, y, y_step, relu):
+        """Some rows of x times `ROWS` rows of w, plus the bias, into y, the negative set to zero on request.
+
+        All are addresses but the steps, the bytes from row to row, of which x and w have ``step``.
+        """
+
+        def generate(context, b, signature, arguments):
+            x, w, step, bias, y, y_step, relu = arguments
+            xs, ws = (
+                [b.add(start, b.mul(step, INT64(i))) for i in range(count)] for start, count in ((x, tokens), (w, ROWS))
+            )
+            whole = b.and_(step, INT64(-4 * LANES))
+            sums = _whole(b, xs, ws, whole)
+            fours = [four_sums(b, sums[ROWS * t : ROWS * t + ROWS]) for t in range(tokens)]
+            before, zero = load(b, bias, 0, vector(ROWS)), vector(ROWS)([0.0] * ROWS)
+            for t, total in enumerate(_rest(b, xs, ws, whole, step, fours)):
+                plain = b.fadd(total, before)
+                positive = b.select(b.fcmp_ordered("<", plain, zero), zero, plain)
+                out = b.select(b.icmp_signed("!=", relu, INT64(0)), positive, plain)
+                store(b, out, b.add(y, b.mul(y_step, INT64(t))))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 7), generate
+
+    return tile
 
 
-@njit(fastmath=FLAGS, inline="always")
-def _tile1(x, w, b, y, t, r):
-    a0 = a1 = a2 = a3 = np.float32(0)
-    for k in range(x.shape[1]):
-        x0 = x[t, k]
-        a0 += x0 * w[r, k]
-        a1 += x0 * w[r + 1, k]
-        a2 += x0 * w[r + 2, k]
-        a3 += x0 * w[r + 3, k]
-    y[t, r], y[t, r + 1], y[t, r + 2], y[t, r + 3] = a0 + b[r], a1 + b[r + 1], a2 + b[r + 2], a3 + b[r + 3]
+def _whole(b, xs, ws, stop):
+    """The products of all pairs of rows, up to a place, as vectors that are yet to be summed."""
+
+    def turn(places, sums):
+        at = [load(b, b.add(w, places[0]), 0, vector(LANES)) for w in ws]
+        found = []
+        for t, x in enumerate(xs):
+            given = load(b, b.add(x, places[0]), 0, vector(LANES))
+            found += [fuse(b, sums[ROWS * t + i], given, w) for i, w in enumerate(at)]
+        return found
+
+    nothing = vector(LANES)([0.0] * LANES)
+    return loop(b, [INT64(0)], stop, [4 * LANES], [nothing] * len(xs) * ROWS, turn)[1]
 
 
-@njit(fastmath=FLAGS, inline="always")
-def _row(x, w, b, y, t, r):
-    a = np.float32(0)
-    for k in range(x.shape[1]):
-        a += x[t, k] * w[r, k]
-    y[t, r] = a + b[r]
+def _rest(b, xs, ws, start, stop, sums):
+    """The numbers behind the last whole vectors, one by one."""
+
+    def turn(places, sums):
+        at = vector(ROWS)(ir.Undefined)
+        for i, w in enumerate(ws):
+            at = b.insert_element(at, b.load(place(b, b.add(w, places[0]), 0, FLOAT)), INT32(i))
+        given = [everywhere(b, b.load(place(b, b.add(x, places[0]), 0, FLOAT)), ROWS) for x in xs]
+        return [fuse(b, total, one, at) for total, one in zip(sums, given, strict=True)]
+
+    return loop(b, [start], stop, [4], sums, turn)[1]
 
 
-@njit(parallel=True, fastmath=FLAGS, cache=True, nogil=True)
-def _linear(xp, wp, bp, yp, tokens, d_in, d_out, relu, block):
-    x, w = numba.carray(_pointer(xp), (tokens, d_in), np.float32), numba.carray(_pointer(wp), (d_out, d_in), np.float32)
-    b, y = numba.carray(_pointer(bp), (d_out,), np.float32), numba.carray(_pointer(yp), (tokens, d_out), np.float32)
-    # Numba drops what is written under prange to such an array that is never read there: the ReLU below reads y.
-    for part in prange((d_out + block - 1) // block):
-        first, last = part * block, min(d_out, (part + 1) * block)
-        whole = first + (last - first) // 4 * 4
-        t = 0
-        while t < tokens:
-            for r in range(first, whole, 4):
-                if t + 4 <= tokens:
-                    _tile4(x, w, b, y, t, r)
-                elif t + 2 <= tokens:
-                    _tile2(x, w, b, y, t, r)
-                else:
-                    _tile1(x, w, b, y, t, r)
-            step = 4 if t + 4 <= tokens else 2 if t + 2 <= tokens else 1
-            for r in range(whole, last):
-                for i in range(step):
-                    _row(x, w, b, y, t + i, r)
-            t += step
-        if relu:
-            for i in range(tokens):
-                for r in range(first, last):
-                    if y[i, r] < 0:
-                        y[i, r] = 0
+_one, _two, _three, _four, _five, _six = (_tile(tokens) for tokens in range(1, 7))
 
 
-def linear_(x: Any, weight: Any, bias: Any, out: Any, relu: bool) -> None:
+@njit(fastmath=FLAGS)
+def _tiles(count, x, w, step, bias, y, y_step, relu):
+    """A tile of ``count`` tokens; those that are larger than `TOKENS` are not compiled."""
+    if count == 1:
+        _one(x, w, step, bias, y, y_step, relu)
+    elif count == 2:
+        _two(x, w, step, bias, y, y_step, relu)
+    elif count == 3:
+        _three(x, w, step, bias, y, y_step, relu)
+    elif TOKENS > 3:
+        if count == 4:
+            _four(x, w, step, bias, y, y_step, relu)
+        elif count == 5:
+            _five(x, w, step, bias, y, y_step, relu)
+        else:
+            _six(x, w, step, bias, y, y_step, relu)
+
+
+@njit(fastmath=FLAGS)
+def _row(x, w, bias, y, width, relu):
+    """One number of the output."""
+    one = numba.carray(pointer(x), (width,), np.float32)
+    other = numba.carray(pointer(w), (width,), np.float32)
+    total = np.float32(0)
+    for k in range(width):
+        total += one[k] * other[k]
+    total += numba.carray(pointer(bias), (1,), np.float32)[0]
+    numba.carray(pointer(y), (1,), np.float32)[0] = np.float32(0) if relu and total < 0 else total
+
+
+@njit(fastmath=FLAGS)
+def _block(x, w, bias, y, tokens, width, rows, first, last, relu):
+    """The output's columns from first to last; tokens are dealt out to tiles of about one size."""
+    whole, step, y_step = first + (last - first) // ROWS * ROWS, 4 * width, 4 * rows
+    t = 0
+    while t < tokens:
+        count = -(-(tokens - t) // -(-(tokens - t) // TOKENS))
+        for r in range(first, whole, ROWS):
+            _tiles(count, x + t * step, w + r * step, step, bias + 4 * r, y + t * y_step + 4 * r, y_step, relu)
+        t += count
+    for r in range(whole, last):
+        for t in range(tokens):
+            _row(x + t * step, w + r * step, bias + 4 * r, y + t * y_step + 4 * r, width, relu)
+
+
+@njit(types.void(*[types.int64] * 9), parallel=True, fastmath=FLAGS, cache=True, nogil=True)
+def _linear(x, w, bias, y, tokens, width, rows, relu, block):
+    for part in prange((rows + block - 1) // block):
+        _block(x, w, bias, y, tokens, width, rows, part * block, min(rows, part * block + block), relu)
+
+
+def linear_(x, weight, bias, out, relu):
     """W·x + b into ``out``, the negative set to zero on request.
 
     Shapes: x (T, in), weight (out, in), bias (out,), out (T, out); float32, contiguous.
     """
     rows, width = weight.shape
-    block = min(BLOCK, max(4, -(-rows // (4 * numba.get_num_threads())) // 4 * 4))
-    _linear(x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr(), x.shape[0], width, rows, relu, block)
+    block = min(BLOCK, max(ROWS, -(-rows // (4 * numba.get_num_threads())) // ROWS * ROWS))
+    _linear(x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr(), len(x), width, rows, int(relu), block)

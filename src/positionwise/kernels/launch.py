@@ -28,11 +28,11 @@ def is_usable(*tensors: Tensor) -> bool:
     return may_run() and all(tensor.is_contiguous() for tensor in tensors) and _kernels() is not None
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """W·x + b for few tokens, by `positionwise.kernels.few`."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, out: Tensor | None = None) -> Tensor:
+    """W·x + b for few tokens, by `positionwise.kernels.few`; into ``out`` if that is given."""
     few = _kernels()
     few.numba.set_num_threads(min(torch.get_num_threads(), few.numba.config.NUMBA_NUM_THREADS))
-    out = torch.empty(len(x), len(weight))
+    out = torch.empty(len(x), len(weight)) if out is None else out
     few.linear_(x, weight, torch.zeros(len(weight)) if bias is None else bias.contiguous(), out, relu)
     return out
 
@@ -58,7 +58,7 @@ def _start() -> None:
             from positionwise.kernels import few
 
             x, out = torch.zeros(1, 8), torch.empty(1, 8)
-            few.linear_(x, torch.zeros(8, 8), torch.zeros(8), out, False)
+            few.linear_(x, torch.zeros(8, 8), torch.zeros(8), out, False)  # type: ignore[no-untyped-call]
             _state["kernels"] = few
         except (ValueError, OSError, RuntimeError):  # no OpenMP here: PyTorch's products do the work
             _state["failed"] = True

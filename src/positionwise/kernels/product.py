@@ -22,11 +22,12 @@ from positionwise.kernels.answers import PRODUCTS
 
 MARGIN = 0.9
 """Another engine is taken where it needs at most this share of PyTorch's time."""
-ROUNDS = 11
+ROUNDS, ENOUGH = 11, 0.5
+"""Rounds of a measurement, and seconds after which five are enough."""
 LEAST = 1 << 17
 """Weights of fewer numbers are left to PyTorch: nothing is to be won."""
-FEW = 64
-"""Tokens up to which our kernel is tried."""
+FEW = 1024
+"""Tokens up to which our kernel is tried: it packs nothing, so that others win at last."""
 BLOCK = 512
 """Rows of a weight that are widened at once."""
 HALF = (torch.bfloat16, torch.float16)
@@ -65,9 +66,12 @@ def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`linear` into ``out``, without a kernel of ours: for many tokens."""
-    if x.dtype in HALF and engine(x, weight) == "wide":
-        return out.copy_(run("wide", x, weight, bias, False))
+    """`linear` into ``out``."""
+    name = engine(x, weight)
+    if name == "wide":
+        return out.copy_(run(name, x, weight, bias, False))
+    if name == "numba" and out.is_contiguous():
+        return launch.linear(x, weight, bias, False, out)
     if bias is None:
         return torch.mm(x, weight.t(), out=out)
     return torch.addmm(bias, x, weight.t(), out=out)
@@ -114,7 +118,10 @@ def _measure(x: Tensor, weight: Tensor) -> str:
             names.append("numba")
     times: dict[str, list[float]] = {name: [] for name in names}
     with torch.no_grad():
-        for _ in range(ROUNDS + 1):
+        begun = time.perf_counter()
+        for done in range(ROUNDS + 1):
+            if done > 5 and time.perf_counter() - begun > ENOUGH:
+                break
             for name in names:
                 start = time.perf_counter()
                 run(name, x, weight, None, False)

@@ -13,11 +13,11 @@ import numpy as np
 from numba import njit, prange
 
 from positionwise.kernels import sparse_loops
-from positionwise.kernels.few import FLAGS
 from positionwise.kernels.sparse_lists import TILE, find_row, floats, indices, kernel, mark_row, places
 from positionwise.kernels.sparse_loops import SIDE, WIDTH, WORD, add_dots, add_rows
+from positionwise.kernels.vectors import FLAGS
 
-BUILT_ON = "8bc02788d152"
+BUILT_ON = "03c9bf0308c0"
 """As in `sparse_lists`."""
 ROWS = 64
 """Lists of a task of `add`."""

@@ -16,10 +16,10 @@ import numba
 import numpy as np
 from numba import njit, prange, types
 
-from positionwise.kernels.few import FLAGS, _pointer
 from positionwise.kernels.sparse_loops import WORD, lowest, ones, positive
+from positionwise.kernels.vectors import FLAGS, pointer
 
-BUILT_ON = "0f7ef8a2b46f"
+BUILT_ON = "7d49d1a89efb"
 """Digest of the modules whose functions these kernels contain: Numba keeps machine code by this file alone."""
 TILE = 16
 """Rows of a task."""
@@ -35,19 +35,19 @@ def kernel(function):
 @njit
 def floats(address, rows, width):
     """Memory as float32."""
-    return numba.carray(_pointer(address), (rows, width), np.float32)
+    return numba.carray(pointer(address), (rows, width), np.float32)
 
 
 @njit
 def indices(address, rows, width):
     """Memory as int32."""
-    return numba.carray(_pointer(address), (rows, width), np.int32)
+    return numba.carray(pointer(address), (rows, width), np.int32)
 
 
 @njit
 def places(address, rows, width):
     """Memory as int64."""
-    return numba.carray(_pointer(address), (rows, width), np.int64)
+    return numba.carray(pointer(address), (rows, width), np.int64)
 
 
 @njit

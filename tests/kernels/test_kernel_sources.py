@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from positionwise.kernels import sparse_kernels, sparse_lists
+from positionwise.kernels import few, sparse_kernels, sparse_lists
 
-MODULES = {sparse_lists: ["few", "sparse_loops"], sparse_kernels: ["few", "sparse_loops", "sparse_lists"]}
+MODULES = {
+    few: ["vectors"],
+    sparse_lists: ["vectors", "sparse_loops"],
+    sparse_kernels: ["vectors", "sparse_loops", "sparse_lists"],
+}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
