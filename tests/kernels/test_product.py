@@ -138,6 +138,77 @@ def test_what_is_measured_decides():
         assert product._measure(x, weight) == "torch"
 
 
+NETWORKS = [(1, 1, 1, 1), (1, 16, 4, 8), (2, 17, 33, 3), (6, 15, 64, 5), (7, 64, 9, 130), (13, 33, 70, 4)]
+
+
+@pytest.mark.parametrize("sizes", NETWORKS, ids=str)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_network_in_one_call(monkeypatch, sizes, bias, threads):
+    """Its buffers begin as NaN, with margins that stay so."""
+    tokens, d_model, d_ff, d_out = sizes
+    x, w1, b1 = operands(tokens, d_model, d_ff, bias)
+    _, w2, b2 = operands(tokens, d_ff, d_out, bias)
+    true = exact(exact(x, w1, b1, True), w2, b2, False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    buffers = []
+
+    def empty(*size):
+        buffers.append(torch.full((size[0] * size[1] + 64,), torch.nan))
+        return buffers[-1][32:-32].view(size)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    y = launch.network(x, w1, b1, w2, b2)
+    torch.testing.assert_close(y.double(), true, rtol=1e-5, atol=1e-5)
+    for buffer in buffers:
+        assert buffer[:32].isnan().all()
+        assert buffer[-32:].isnan().all()
+        assert buffer[32:-32].isfinite().all()
+
+
+def test_no_number_in_one_call_is_none_in_the_output():
+    x, w1, b1 = operands(7, 17, 33)
+    x[2, 3], x[4] = torch.nan, 1e38
+    _, w2, b2 = operands(7, 33, 5)
+    eager = torch.nn.functional.linear(torch.nn.functional.linear(x, w1, b1).relu(), w2, b2)
+    torch.testing.assert_close(launch.network(x, w1, b1, w2, b2)[:4], eager[:4], rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert not launch.network(x, w1, b1, w2, b2)[4].isfinite().any()
+
+
+def test_both_maps_are_one_call_where_that_is_faster(monkeypatch):
+    monkeypatch.setattr(product, "LEAST", 1)
+    x, w1, b1 = operands(5, 8, 12)
+    _, w2, b2 = operands(5, 12, 6)
+    called, network = [], launch.network
+    monkeypatch.setattr(launch, "network", lambda *given: called.append(1) or network(*given))
+    for answer in ("numba", "torch"):
+        called.clear()
+        threads = torch.get_num_threads()
+        PRODUCTS.held = {(8, 12, 8, threads, 0): "torch", (8, 6, 12, threads, 0): "torch"}
+        PRODUCTS.held[8, 12, 8, 6, threads, 0] = answer
+        product.network(x, w1, b1, w2, b2)
+        assert bool(called) == (answer == "numba")
+    for given in (
+        (x[:0], w1, b1, w2, b2),
+        (torch.randn(65, 8), w1, b1, w2, b2),
+        (x, w1.t().contiguous().t(), b1, w2, b2),
+    ):
+        PRODUCTS.held = {}
+        assert not product._is_one_call(*given)
+
+
+def test_measuring_one_kind_may_ask_for_another(monkeypatch):
+    """Two products, measured against one call, are measured themselves."""
+    monkeypatch.setattr(product, "LEAST", 1)
+    x, w1, b1 = operands(5, 8, 12)
+    _, w2, b2 = operands(5, 12, 6)
+    thread = threading.Thread(target=product.network, args=(x, w1, b1, w2, b2), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(PRODUCTS.held) == 3
+
+
 def test_small_odd_and_single_products_are_left_to_pytorch():
     x, weight, bias = operands(6, 8, 4)
     assert product.engine(x, weight) == "torch"

@@ -23,8 +23,12 @@ class Answers:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # measuring one kind may ask for another
         self.held: dict[Kind, Any] | None = None
+
+    def known(self, kind: Kind) -> Any:
+        """The answer that this process has for a kind of call; None where it has none yet."""
+        return None if self.held is None else self.held.get(kind)
 
     def get(self, kind: Kind, measure: Callable[[], Any]) -> Any:
         """The answer for a kind of call: measured by the first of its calls on this machine."""

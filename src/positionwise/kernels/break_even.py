@@ -34,9 +34,9 @@ ROUNDS = 3
 
 def could_pay(activation: str, x: Tensor, w: Weights) -> bool:
     """Whether a call is of a kind that can skip, and large enough."""
-    if activation not in sparse.ACTIVATIONS or x.dtype != torch.float32 or w.w1.numel() < product.LEAST:
+    if len(x) < LEAST or activation not in sparse.ACTIVATIONS or x.dtype != torch.float32:
         return False
-    return len(x) >= LEAST and launch.may_run()
+    return w.w1.numel() >= product.LEAST and launch.may_run()
 
 
 def sample(rows: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def _operator(block: Block, x: Tensor, weights: Weights | None, save: bool, chun
     if is_compiling():
         y: Tensor = operators.feed_forward(*given)[0]
     else:
-        skip = _skip(block, rows, weights) if save else False
+        skip = _skip(block.spec.backend, _activation(block), rows, weights) if save else False
         y = operators.Direct.apply(*given, skip)  # type: ignore[no-untyped-call]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
@@ -99,16 +99,16 @@ def run_dense(block: Block, x: Tensor, w: Weights | None) -> Tensor:
     assert w is not None
     rate = block.dropout if block.training else 0.0
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    y = infer(rows, w, _activation(block), rate, _skip(block, rows, w))
+    activation = _activation(block)
+    y = infer(rows, w, activation, rate, _skip(block.spec.backend, activation, rows, w))
     return y if rows is x else y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def _skip(block: Block, rows: Tensor, w: Weights) -> bool | None:
+def _skip(backend: str, activation: str, rows: Tensor, w: Weights) -> bool | None:
     """Whether zeros are skipped; None where the call's density is to decide."""
-    activation, backend = _activation(block), block.spec.backend
-    if backend == "sparse":
-        return sparse.can(activation, rows)
-    return None if backend == "auto" and break_even.could_pay(activation, rows, w) else False
+    if backend == "auto":
+        return None if break_even.could_pay(activation, rows, w) else False
+    return backend == "sparse" and sparse.can(activation, rows)
 
 
 REFERENCE = Path("reference", "the layers are plain linear maps", run_reference)
@@ -139,7 +139,8 @@ def choose(block: Block, x: Tensor) -> Path:
     if weights is None or path not in (LEAN, DENSE):
         return path
     rows = x.detach().reshape(-1, x.shape[-1])
-    skip, reason = _skip(block, rows, weights), "backend='sparse': hidden units that are zero are skipped"
+    skip = _skip(block.spec.backend, _activation(block), rows, weights)
+    reason = "backend='sparse': hidden units that are zero are skipped"
     if skip is None:
         skip, reason = break_even.foretell(rows if path is DENSE else rows[:CHUNK], weights, path is LEAN)
     return replace(path, name="sparse", reason=reason) if skip else path

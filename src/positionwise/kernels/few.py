@@ -163,11 +163,36 @@ def _linear(x, w, bias, y, tokens, width, rows, relu, block):
         _block(x, w, bias, y, tokens, width, rows, part * block, min(rows, part * block + block), relu)
 
 
+@njit(types.void(*[types.int64] * 13), cache=True, nogil=True)
+def _network(x, w1, b1, h, w2, b2, y, tokens, d_model, d_ff, d_out, block1, block2):
+    _linear(x, w1, b1, h, tokens, d_model, d_ff, 1, block1)
+    _linear(h, w2, b2, y, tokens, d_ff, d_out, 0, block2)
+
+
+def _rows(rows):
+    """Rows of a block of so many, so that every thread has several."""
+    return min(BLOCK, max(ROWS, -(-rows // (4 * numba.get_num_threads())) // ROWS * ROWS))
+
+
 def linear_(x, weight, bias, out, relu):
     """W·x + b into ``out``, the negative set to zero on request.
 
     Shapes: x (T, in), weight (out, in), bias (out,), out (T, out); float32, contiguous.
     """
-    rows, width = weight.shape
-    block = min(BLOCK, max(ROWS, -(-rows // (4 * numba.get_num_threads())) // ROWS * ROWS))
-    _linear(x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr(), len(x), width, rows, int(relu), block)
+    tokens, width = x.shape
+    rows = weight.shape[0]
+    places = x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr()
+    _linear(*places, tokens, width, rows, relu, _rows(rows))
+
+
+def network_(x, w1, b1, hidden, w2, b2, out):
+    """The network with ReLU into ``out``, and its hidden units into ``hidden``: one call takes little of Python.
+
+    Shapes: x (T, d_model), w1 (d_ff, d_model), w2 (d_out, d_ff), the biases as long; float32, contiguous.
+    """
+    tokens, d_model = x.shape
+    d_out, d_ff = w2.shape
+    _network(
+        x.data_ptr(), w1.data_ptr(), b1.data_ptr(), hidden.data_ptr(), w2.data_ptr(), b2.data_ptr(), out.data_ptr(),
+        tokens, d_model, d_ff, d_out, _rows(d_ff), _rows(d_out),
+    )  # fmt: skip

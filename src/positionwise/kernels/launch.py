@@ -16,6 +16,7 @@ from torch import Tensor
 _process = os.getpid()
 _state: dict[str, Any] = {"kernels": None, "failed": find_spec("numba") is None}
 _lock = threading.Lock()
+_followed = threading.local()
 
 
 def may_run() -> bool:
@@ -30,11 +31,35 @@ def is_usable(*tensors: Tensor) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, out: Tensor | None = None) -> Tensor:
     """W·x + b for few tokens, by `positionwise.kernels.few`; into ``out`` if that is given."""
-    few = _kernels()
-    few.numba.set_num_threads(min(torch.get_num_threads(), few.numba.config.NUMBA_NUM_THREADS))
     out = torch.empty(len(x), len(weight)) if out is None else out
-    few.linear_(x, weight, torch.zeros(len(weight)) if bias is None else bias.contiguous(), out, relu)
+    _few().linear_(x, weight, _bias(bias, weight), out, relu)
     return out
+
+
+def network(x: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> Tensor:
+    """The network with ReLU for few tokens, by `positionwise.kernels.few`."""
+    hidden, out = torch.empty(len(x), len(w1)), torch.empty(len(x), len(w2))
+    _few().network_(x, w1, _bias(b1, w1), hidden, w2, _bias(b2, w2), out)
+    return out
+
+
+def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
+    return torch.zeros(len(weight)) if bias is None else bias.contiguous()
+
+
+def _few() -> Any:
+    """The kernels, set to as many threads as PyTorch takes."""
+    few = _kernels()
+    follow_threads(few.numba)
+    return few
+
+
+def follow_threads(numba: Any) -> None:
+    """Have this thread's Numba take as many threads as PyTorch; Numba's own call is slow, so only on a change."""
+    threads = torch.get_num_threads()
+    if getattr(_followed, "threads", None) != threads:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        _followed.threads = threads
 
 
 def _kernels() -> Any:

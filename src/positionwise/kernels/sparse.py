@@ -267,5 +267,5 @@ def _kernels() -> Any:
             modules = (import_module(f"positionwise.kernels.sparse_{name}") for name in ("lists", "kernels"))
             _state["kernels"] = SimpleNamespace(**{name: it for module in modules for name, it in vars(module).items()})
     kernels = _state["kernels"]
-    kernels.numba.set_num_threads(min(torch.get_num_threads(), kernels.numba.config.NUMBA_NUM_THREADS))
+    launch.follow_threads(kernels.numba)
     return kernels
