@@ -1,13 +1,14 @@
 """The lean and the recompute path: the reference's numbers in every case, and what they promise beside them."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import nn
 
 from positionwise import FeedForward, explain
-from positionwise.kernels import operators
+from positionwise.kernels import choice, operators
 from positionwise.kernels.elementwise import TABLE
 
 WAYS = [{"backend": "lean"}, {"recompute": True, "chunk_size": 3}, {"recompute": True}]
@@ -16,6 +17,27 @@ every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 every_activation = pytest.mark.parametrize("activation", TABLE)
 every_gate = pytest.mark.parametrize("is_gated", [False, True], ids=["ungated", "gated"])
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
+
+
+@contextmanager
+def poison():
+    """Memory is NaN until it is written, and the lean path takes three tokens at a time."""
+    dense, was = operators.dense, torch.are_deterministic_algorithms_enabled()
+    with pytest.MonkeyPatch.context() as patch:
+        scratch = dense.scratch
+        patch.setattr(dense, "scratch", lambda *given: [buffer.fill_(torch.nan) for buffer in scratch(*given)])
+        patch.setattr(choice, "CHUNK", 3)
+        torch.use_deterministic_algorithms(True)  # so that PyTorch fills new memory with NaN
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was)
+
+
+@pytest.fixture
+def poisoned():
+    with poison():
+        yield
 
 
 def pair(way, dtype=torch.float64, sizes=(6, 10), **options):
@@ -41,6 +63,7 @@ def run(ffn, x, cotangent=None):
 @every_activation
 @every_gate
 @pytest.mark.parametrize("biases", BIASES, ids=str)
+@pytest.mark.usefixtures("poisoned")
 def test_the_numbers_are_the_references(way, activation, is_gated, biases):
     names = dict(zip(("bias1", "bias2", "bias_gate"), biases, strict=True))
     ours, reference = pair(way, activation=activation, is_gated=is_gated, d_out=5, **names)
@@ -53,6 +76,7 @@ def test_the_numbers_are_the_references(way, activation, is_gated, biases):
 @every_way
 @every_gate
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (0, 6), (2, 0, 6), (17, 6), (2, 3, 5, 6)], ids=str)
+@pytest.mark.usefixtures("poisoned")
 def test_every_number_of_tokens(way, is_gated, shape):
     ours, reference = pair(way, is_gated=is_gated, activation="gelu")
     x = torch.randn(shape, dtype=torch.float64)

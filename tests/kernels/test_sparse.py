@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -30,8 +31,8 @@ def threads(request, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: request.param)
 
 
-@pytest.fixture
-def poisoned(monkeypatch):
+@contextmanager
+def poison():
     """Every buffer of the sparse path begins as NaN, or as places that are wrong, with a margin on both sides."""
     buffers = []
 
@@ -43,13 +44,20 @@ def poisoned(monkeypatch):
         out = buffer[64 : 64 + count].view(shape)
         return out if fill is None else out.fill_(fill)
 
-    monkeypatch.setattr(sparse, "_empty", empty)
-    monkeypatch.setattr(sparse, "_zeros", lambda *shape: empty(*shape, fill=0.0))
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse, "_empty", empty)
+        patch.setattr(sparse, "_zeros", lambda *shape: empty(*shape, fill=0.0))
+        yield
     assert buffers
     for buffer, count, poison in buffers:
         for margin in (buffer[:64], buffer[64 + count :]):
             assert (margin.isnan() if poison != poison else margin == poison).all()
+
+
+@pytest.fixture
+def poisoned():
+    with poison():
+        yield
 
 
 def case(sizes, is_gated, biases=True, place=0.0):
@@ -149,8 +157,8 @@ def test_the_active_units_in_both_orders():
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 200])
 @pytest.mark.usefixtures("threads", "poisoned")
 def test_every_place_of_a_word(width):
-    """Units in the words of 64 that signs are looked at in, and in what is left of the last one."""
-    z, gate = torch.randn(9, width), torch.randn(9, width)
+    """Units in the words of 64 that signs are looked at in, and in the rest of the last one; rows of three tasks."""
+    z, gate = torch.randn(35, width), torch.randn(35, width)
     found = sparse.compress(z, gate, square=False)
     t, j = (z > 0).nonzero(as_tuple=True)
     assert torch.equal(found.entries[:, 0].view(torch.int32).long(), j)
