@@ -90,6 +90,8 @@ FEW_TOKENS = [
     few(TAIL, "while t < tokens:", "while t + TOKENS <= tokens:"),
     few(WRONG, "sums[ROWS * t + i], given, w)", "sums[i], given, w)"),
     few(STALE, "b.fadd(total, before)", "b.fadd(total, load(b, b.add(y, b.mul(y_step, INT64(t))), 0, vector(ROWS)))"),
+    few(WRONG, "tokens, d_model, d_ff, 1, block1", "tokens, d_model, d_ff, 0, block1"),
+    few(TAIL, "_linear(h, w2, b2, y, tokens,", "_linear(h, w2, b2, y, tokens - 1,"),
     Mutant("_linear", "vectors", TAIL, "range(4, each.type.count, 4)", "range(8, each.type.count, 4)"),
     Mutant("_linear", "vectors", WRONG, "for at in (0, 2))", "for at in (0, 0))"),
 ]

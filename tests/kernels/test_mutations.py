@@ -33,6 +33,9 @@ def check_few_tokens():
     for sizes, threads in product(test_product.SIZES, (1, 2)):
         with pytest.MonkeyPatch.context() as patch:
             test_product.test_our_kernel_writes_every_number_and_no_other(patch, sizes, threads)
+    for sizes, bias, threads in product(test_product.NETWORKS, (True, False), (1, 2)):
+        with pytest.MonkeyPatch.context() as patch:
+            test_product.test_the_network_in_one_call(patch, sizes, bias, threads)
     for sizes, relu in product(test_product.SIZES, (True, False)):
         test_product.test_every_engine_gives_the_product("numba", sizes, True, relu)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState
 
+from positionwise.kernels.answers import BREAK_EVEN, PRODUCTS
 from positionwise.training.batches import Examples
 from positionwise.training.data import split_by_source
 from positionwise.training.run import Run, WriteError
@@ -77,6 +78,20 @@ def test_the_seconds_of_earlier_sittings_count(made, stopped):
     assert trainer.tokens > state["tokens"]
     assert trainer.state.global_step == 13
     assert rates[-1] == pytest.approx(2e-3 / 61 / 0.9, rel=0.1)
+
+
+def test_what_kernels_measured_goes_with_the_checkpoint(made, stopped, monkeypatch):
+    """So that a resumed run takes the paths that the undisturbed one would."""
+    path = stopped / "checkpoint-11" / "budget.json"
+    state = json.loads(path.read_text())
+    assert state["kernels"].keys() == {"products", "densities"}
+    state["kernels"] = {"products": {"1x2": "onednn"}, "densities": {"1x0": 0.125}}
+    path.write_text(json.dumps(state))
+    for each in (PRODUCTS, BREAK_EVEN):
+        monkeypatch.setattr(each, "held", {})
+    made(max_steps=12).start(stopped / "checkpoint-11")
+    assert PRODUCTS.known((1, 2)) == "onednn"
+    assert BREAK_EVEN.known((1, 0)) == 0.125
 
 
 def test_a_checkpoint_holds_everything(stopped):

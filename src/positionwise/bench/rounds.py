@@ -57,7 +57,9 @@ class Worker:
     def __init__(self, name: str, job: Job) -> None:
         self.name = name
         self.said = tempfile.TemporaryFile()  # its standard error: a pipe that nobody reads would stop it
-        threads = {"OMP_NUM_THREADS": str(job.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        threads = {"OMP_NUM_THREADS": str(job.threads)}
+        if not job.case.between:  # there PyTorch's own threads wait as they do for users, in a loop for some time
+            threads["OMP_WAIT_POLICY"] = "PASSIVE"
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "positionwise.bench.worker", job.to_json()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True, encoding="utf-8",
@@ -128,9 +130,9 @@ def measure(case: Case, settings: Settings, missing: dict[str, str]) -> Result:
     held: dict[str, int | None] = {}
     with ExitStack() as stack:
         names = [name for name in case.contenders if name not in missing]
-        workers = [stack.enter_context(_start(name, case, settings, "time")) for name in names]
         ready = []
-        for worker in workers:
+        for name in names:  # one after the other: engines that are chosen by measuring need the cores for themselves
+            worker = stack.enter_context(_start(name, case, settings, "time"))
             if (answer := _ready(worker, missing)) is not None:
                 ready.append(worker)
                 if answer["bytes"] is not None:

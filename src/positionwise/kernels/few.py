@@ -29,7 +29,7 @@ from positionwise.kernels.vectors import (
     pointer,
     store,
     vector,
-)  # fmt: skip
+)
 
 BUILT_ON = "da77e4af4835"
 """Digest of the module whose functions these kernels contain: Numba keeps machine code by this file alone."""

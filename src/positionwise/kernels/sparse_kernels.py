@@ -17,7 +17,7 @@ from positionwise.kernels.sparse_lists import TILE, find_row, floats, indices, k
 from positionwise.kernels.sparse_loops import SIDE, WIDTH, WORD, add_dots, add_rows
 from positionwise.kernels.vectors import FLAGS
 
-BUILT_ON = "03c9bf0308c0"
+BUILT_ON = "3c9bb6058b37"
 """As in `sparse_lists`."""
 ROWS = 64
 """Lists of a task of `add`."""

@@ -19,7 +19,7 @@ from numba import njit, prange, types
 from positionwise.kernels.sparse_loops import WORD, lowest, ones, positive
 from positionwise.kernels.vectors import FLAGS, pointer
 
-BUILT_ON = "7d49d1a89efb"
+BUILT_ON = "a5bb5659baf9"
 """Digest of the modules whose functions these kernels contain: Numba keeps machine code by this file alone."""
 TILE = 16
 """Rows of a task."""

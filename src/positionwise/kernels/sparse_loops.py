@@ -25,7 +25,7 @@ from positionwise.kernels.vectors import (
     shuffle,
     store,
     vector,
-)  # fmt: skip
+)
 
 WIDTH = 64
 """Columns of a panel: sums that fit the registers of AVX2, in rows of four cache lines."""
