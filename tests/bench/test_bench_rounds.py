@@ -84,6 +84,40 @@ def test_a_worker_does_not_outlive_its_context():
     assert worker.process.returncode == -9
 
 
+@pytest.mark.parametrize(("between", "policy"), [(False, "PASSIVE"), (True, None)])
+def test_between_other_modules_threads_wait_as_they_do_for_users(monkeypatch, between, policy):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    given = []
+    monkeypatch.setattr(rounds.subprocess, "Popen", lambda *command, env, **rest: given.append(env))
+    Worker("eager", Job(replace(TINY, between=between), "eager", 2, 1e-4)).said.close()
+    assert [(env.get("OMP_WAIT_POLICY"), env["OMP_NUM_THREADS"]) for env in given] == [(policy, "2")]
+
+
+def test_contenders_start_one_after_another(monkeypatch):
+    """The engines of one must not be measured while another starts."""
+    events = []
+    monkeypatch.setattr(rounds, "_start", lambda name, *rest: events.append(f"start {name}") or Quiet(name))
+    monkeypatch.setattr(rounds, "_ready", lambda worker, missing: events.append(f"ready {worker.name}") or {"bytes": 1})
+    measure(TINY, QUICK, {})
+    assert events == ["start eager", "ready eager", f"start {OURS}", f"ready {OURS}"]
+
+
+class Quiet:
+    """A worker without a process."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        pass
+
+    def round(self):
+        return 1.0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
