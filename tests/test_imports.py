@@ -62,8 +62,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 
 def part_of(path):
-    """The part a file belongs to; None for the package's own __init__."""
-    name = path.relative_to(SOURCE).parts[0]
+    """The part a file belongs to; None for the package's own __init__, and the command line's for its __main__."""
+    name = path.relative_to(SOURCE).parts[0].replace("__main__", "cli")
     return None if name == "__init__.py" else name.removesuffix(".py")
 
 

@@ -50,9 +50,10 @@ class FeedForward(Network):
         backend: ``auto``; ``lean``, the operator that saves one hidden-sized tensor for backward (two with a gate), in
             torch.compile too; ``sparse``, without the products with hidden units that are zero (ReLU and squared ReLU
             in float32), whatever the density: ``auto`` does so for 128 tokens and more where it pays, while this one
-            also stores W₂ column by column, so that a single token reads only what it needs; or ``reference``. What a
-            backend cannot compute, another path does: see `explain`. Where zeros are skipped, infinities in W₂ reach
-            only what the other units connect them to.
+            also stores W₂ column by column, so that a single token reads only what it needs (the weight is then not
+            contiguous, which safetensors' ``save_file`` asks for); or ``reference``. What a backend cannot compute,
+            another path does: see `explain`. Where zeros are skipped, infinities in W₂ reach only what the other units
+            connect them to.
         recompute: save the input alone for backward, and compute the first maps again.
         chunk_size: tokens that are computed again at once; None for a size that bounds the memory.
         device: of the parameters.
@@ -98,8 +99,6 @@ class FeedForward(Network):
         self.dropout = dropout
         self.layer1 = _layer(spec, d_model, d_ff, kernel_size, bias1)
         self.layer2 = _layer(spec, d_ff, spec.output_width, second_kernel_size, bias2)
-        if backend == "sparse" and isinstance(self.layer2, nn.Linear):
-            transpose_storage_(self.layer2)
         self.linear_v: nn.Module | None = _layer(spec, d_model, d_ff, kernel_size, bias_gate) if is_gated else None
         row = activations.resolve(activation)
         self.activation = row.function if isinstance(row.function, nn.Module) else row
@@ -125,6 +124,9 @@ class FeedForward(Network):
         self._draw_maps()
 
     def _draw_maps(self) -> None:
+        by_column = self.spec.backend == "sparse" and kernels.skips(self.activation) and type(self.layer2) is nn.Linear
+        if by_column:
+            _store(self.layer2, by_column=False)  # so that a seed draws what it draws for every backend
         for layer in self.children():
             if layer is self.activation:
                 continue
@@ -132,6 +134,8 @@ class FeedForward(Network):
                 published_init(layer)
             else:
                 cast(Any, layer).reset_parameters()
+        if by_column:
+            _store(self.layer2, by_column=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network.
@@ -190,9 +194,10 @@ def _dtype(spec: FFNSpec) -> torch.dtype | None:
     return cast("torch.dtype | None", getattr(torch, str(given).removeprefix("torch.")) if given is not None else None)
 
 
-def transpose_storage_(layer: nn.Linear) -> None:
-    """Store the weight column by column, its shape unchanged: a column is what one hidden unit adds to the output."""
-    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t(), layer.weight.requires_grad)
+def _store(layer: nn.Module, by_column: bool) -> None:
+    """Lay the weight out by columns, each of which is what one hidden unit adds to the output; its shape stays."""
+    weight = cast(nn.Parameter, layer.weight)
+    weight.data = weight.data.t().contiguous().t() if by_column else weight.data.contiguous()
 
 
 def published_init(layer: nn.Module) -> None:
@@ -273,7 +278,8 @@ def _is_autocast(x: Tensor) -> bool:
 def explain(ffn: FeedForward, x: Tensor) -> Explanation:
     """Say which path ``ffn(x)`` takes and why, its FLOPs, and the bytes it saves for backward.
 
-    Nothing is computed but what tells the hidden density, where that decides.
+    Nothing is computed but what tells the hidden density, where that decides; the first call of a kind whose density
+    is low measures the break-even point, which takes seconds.
 
     Raises:
         InputError: where ``ffn(x)`` would raise it.

@@ -2,6 +2,8 @@
 
 import errno
 import re
+import subprocess
+import sys
 from importlib.metadata import entry_points
 
 import pytest
@@ -23,6 +25,13 @@ def test_help_lists_every_command(command):
 
 def test_the_version_is_printed(command):
     assert command("--version") == (0, f"positionwise {positionwise.__version__}\n", "")
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "positionwise", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"positionwise {positionwise.__version__}\n"
 
 
 def test_without_a_command_there_is_help(command):

@@ -22,7 +22,7 @@ def tiny(monkeypatch):
 def test_a_row_is_measured_printed_and_written(command, tiny, tmp_path):
     path = tmp_path / "table.json"
     result = command("bench", "--rows", "sparse", "--tokens", 1, *QUICK, "--json", path)
-    assert (result.code, result.err) == (0, "1 of 1: sparse, ReLU 8×16, T = 1\n")
+    assert (result.code, result.err) == (0, "1 of 1: sparse, ReLU 8×16, 10 %, T = 1\n")
     entry = json.loads(path.read_text("utf-8"))
     assert list(entry) == [
         "machine", "command", "rounds", "seconds", "threads", "not_measured", "results", "recommendation",
@@ -74,7 +74,8 @@ def test_a_worker_that_dies_is_one_line(command, monkeypatch):
         (["--threads", "100000"], "--threads from 1 to .*; got 100000"),
         (["--plot", "table.pdf"], "--plot to end in .png or .svg; got table.pdf"),
         (["--json", "no/such/folder.json"], "be written for --json; got no/such/folder.json: No such file"),
-        (["--json", "."], "be written for --json; got .: Is a directory"),
+        (["--json", "."], "a new file for --json; got ., which exists"),
+        (["--json", "one.png", "--plot", "one.png"], "two files for --json and --plot; got one.png for both"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_measured(command, arguments, message, monkeypatch, tmp_path):
@@ -90,10 +91,12 @@ def test_a_plot_that_cannot_be_drawn_names_the_group(command, monkeypatch):
     assert "matplotlib: pip install 'positionwise[all]'" in command("bench", "--plot", "table.png").refused(1)
 
 
-def test_a_file_that_is_there_is_kept_until_the_end(tmp_path):
+def test_a_file_that_is_there_is_kept(command, tmp_path):
     path = tmp_path / "table.json"
     path.write_text("before")
-    benchmarking._check_files(path, None)
+    result = command("bench", "--json", path)
+    assert result.code == 2
+    assert "expected a new file for --json; got" in result.err
     assert path.read_text() == "before"
 
 

@@ -44,7 +44,9 @@ def test_the_density_decides(variant, training, density, expected, monkeypatch):
         assert is_sparse(ffn, x, monkeypatch) == expected
         explanation = explain(ffn, x)
     assert explanation.path == ("sparse" if expected else "lean" if training else "dense")
-    assert ("below this machine's break-even point of 0.20" in explanation.reason) == expected
+    said = {0.1: ", below this machine's break-even point of 0.20", 0.3: "not below this machine's break-even point of 0.20",
+            0.5: "at which skipping zeros does not pay"}  # fmt: skip
+    assert said[density] in explanation.reason
 
 
 def test_a_block_computes_what_it_says(saved_bytes):

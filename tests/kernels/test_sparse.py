@@ -327,6 +327,7 @@ def test_a_block_that_cannot_skip_says_so(options):
     ffn = FeedForward(6, 10, **{"dropout": 0.0, **options}, backend="sparse")
     x = torch.randn(4, 6, dtype=options.get("dtype"))
     assert explain(ffn, x).path == "lean"
+    assert "backend='sparse' skips the zeros of ReLU and squared ReLU, in float32" in explain(ffn, x).reason
     assert ffn(x).shape == (4, 6)
 
 
@@ -334,10 +335,25 @@ def test_a_sparse_blocks_second_weight_lies_column_by_column():
     """Its shape and its numbers are what they would be otherwise, and it stays so in a copy and after loading."""
     ffn, plain = FeedForward(6, 10, 0.0, backend="sparse"), FeedForward(6, 10, 0.0)
     ffn.load_state_dict(plain.state_dict())
-    for each in (ffn, copy.deepcopy(ffn), ffn.double()):
+    for each in (ffn, copy.deepcopy(ffn), FeedForward(6, 10, 0.0, backend="sparse", init="pytorch"), ffn.double()):
         assert each.layer2.weight.shape == (6, 10)
         assert each.layer2.weight.stride() == (1, 6)
     assert torch.equal(ffn.layer2.weight, plain.layer2.weight.double())
+
+
+@pytest.mark.parametrize("init", ["xavier_uniform", "pytorch"])
+def test_a_seed_draws_the_same_network_for_every_backend(init):
+    drawn = []
+    for backend in ("auto", "sparse"):
+        torch.manual_seed(3)
+        ffn = FeedForward(6, 10, 0.0, backend=backend, init=init)
+        ffn.reset_parameters()
+        drawn.append(ffn.state_dict())
+    assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
+
+
+def test_a_network_that_cannot_skip_lies_as_ever():
+    assert FeedForward(6, 10, 0.0, "gelu", backend="sparse").layer2.weight.is_contiguous()
 
 
 def test_a_compiled_block_takes_the_dense_operator():

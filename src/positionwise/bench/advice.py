@@ -18,9 +18,9 @@ def recommend(results: Sequence[Result]) -> list[str]:
         said.append(SENTENCES.get(row, _by_tokens)(where, list(group)))
     figures = [figure for result in results for figure in result.figures]
     even = sum(figure.seen == 0 for figure in figures)
-    said.append(f"{even} of {len(figures)} ratios are within the noise of this run's rounds: no difference seen.")
     if any(figure.rounds < ENOUGH for figure in figures):
-        said.append(f"Fewer than {ENOUGH} rounds show no spread, so that no difference counts as seen.")
+        return [f"Fewer than {ENOUGH} rounds show no spread, so that no difference counts as seen: take more.", *said]
+    said.append(f"{even} of {len(figures)} ratios are within the noise of this run's rounds: no difference seen.")
     return said
 
 

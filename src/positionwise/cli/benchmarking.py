@@ -30,7 +30,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help="A row of the table: forward, activations, between, train, recompute, sparse, bfloat16. Give it again "
-            "for more; all without it, which takes about half an hour."
+            "for more; all without it, which takes about twenty minutes."
         ),
     ] = None,
     tokens: Annotated[list[int] | None, typer.Option(help="Only cases of that many tokens; may be repeated.")] = None,
@@ -70,18 +70,20 @@ def _check_files(json_file: Path | None, plot: Path | None) -> None:
         raise SpecError(f"expected --plot to end in {' or '.join(PICTURES)}; got {plot}")
     if plot and find_spec("matplotlib") is None:
         raise MissingGroupError("--plot needs matplotlib: pip install 'positionwise[all]'", name="matplotlib")
+    if plot and json_file and plot.absolute() == json_file.absolute():
+        raise SpecError(f"expected two files for --json and --plot; got {plot} for both")
     for option, path in (("--json", json_file), ("--plot", plot)):
         if path is None:
             continue
-        new = not path.exists()
         try:
-            path.open("ab").close()
+            path.open("xb").close()
+        except FileExistsError as error:
+            raise SpecError(f"expected a new file for {option}; got {path}, which exists") from error
         except OSError as error:
             raise SpecError(
                 f"expected a file that can be written for {option}; got {path}: {error.strerror}"
             ) from error
-        if new:
-            path.unlink()  # a run that is interrupted leaves no empty file
+        path.unlink()  # a run that is interrupted leaves no empty file
 
 
 def _machine_line(machine: dict[str, Any], settings: Settings) -> str:
@@ -109,7 +111,7 @@ def _measure(cases: list[Case], settings: Settings, missing: dict[str, str]) -> 
     for _, group in groupby(cases, lambda case: case.row):
         row: list[Result] = []
         for case in group:
-            _progress(f"{len(results) + len(row) + 1} of {len(cases)}: {case.row}, {case.label}, T = {case.tokens}")
+            _progress(f"{len(results) + len(row) + 1} of {len(cases)}: {case.row}, {_label(case)}, T = {case.tokens}")
             row.append(measure(case, settings, missing))
         _progress("")
         console.print(_table(row))
@@ -148,8 +150,11 @@ def _table(row: list[Result]) -> Table:
 
 
 def _block(case: Case) -> str:
-    density = f", {100 * case.density:.0f} %" if case.row == "sparse" else ""
-    return f"{case.label}{density}\n{case.work}"
+    return f"{_label(case)}\n{case.work}"
+
+
+def _label(case: Case) -> str:
+    return f"{case.label}, {100 * case.density:.0f} %" if case.row == "sparse" else case.label
 
 
 def _time(seconds: float) -> str:

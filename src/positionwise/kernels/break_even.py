@@ -7,7 +7,6 @@ break-even point of a kind of call is measured by the first one whose density ma
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -29,7 +28,7 @@ CHUNK = 1024
 """Tokens of the calls that are measured, at most."""
 TRIED = (0.05, 0.2)
 """Densities at which the sparse path is timed; between them and beyond, its time is a line."""
-ROUNDS = 3
+ROUNDS = 5
 
 
 def could_pay(activation: str, x: Tensor, w: Weights) -> bool:
@@ -63,10 +62,11 @@ def foretell(x: Tensor, w: Weights, training: bool) -> tuple[bool, str]:
     """What `pays` will say of a call with so many rows of x, and in words."""
     with torch.no_grad():
         found = _positive(torch.nn.functional.linear(sample(x), w.w1, w.b1))
+    said = f"a hidden density of {found:.2f}"
     if found >= MOST or not launch.is_usable():
-        return False, ""
+        return False, f"{said}, at which skipping zeros does not pay"
     most = point(len(x), w, training)
-    return found < most, f"a hidden density of {found:.2f}, below this machine's break-even point of {most:.2f}"
+    return found < most, f"{said}, {'' if found < most else 'not '}below this machine's break-even point of {most:.2f}"
 
 
 def point(tokens: int, w: Weights, training: bool) -> float:
@@ -90,7 +90,7 @@ def _measure(tokens: int, d_model: int, d_ff: int, d_out: int, *, is_gated: bool
     biases = [torch.special.ndtri(torch.tensor(share)).expand(d_ff) for share in TRIED]  # which make z's densities
     work = _training if training else _inference
     ways = [work(x, dy, w, False), *(work(x, dy, w._replace(b1=bias), True) for bias in biases)]
-    with launch.told_when_slow("measuring from which density on zeros are skipped, once for this machine"):
+    with launch.told_when_slow("measuring below which density zeros are skipped, once for this kind of call"):
         plain, low, high = _times(ways)
     rise = max((high - low) / (TRIED[1] - TRIED[0]), 1e-9)
     return min(MOST, max(0.0, TRIED[0] + (plain - low) / rise))
@@ -117,11 +117,11 @@ def _inference(x: Tensor, dy: Tensor, w: Weights, skip: bool) -> Callable[[], ob
 
 
 def _times(ways: list[Callable[[], object]]) -> list[float]:
-    """The medians of some rounds in turn; the first round is not counted."""
+    """The shortest of some rounds in turn: other work on the machine, which takes a core, must not decide."""
     times: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS + 1):
         for way, seen in zip(ways, times, strict=True):
             start = time.perf_counter()
             way()
             seen.append(time.perf_counter() - start)
-    return [statistics.median(seen[1:]) for seen in times]
+    return [min(seen[1:]) for seen in times]

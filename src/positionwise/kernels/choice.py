@@ -123,6 +123,10 @@ RECOMPUTE = Path("recompute", "recompute is on, and the layers are plain linear 
 DENSE = Path("dense", "no gradients are to be saved for, and the layers are plain linear maps", run_dense)
 
 
+CAN_SKIP = "backend='sparse': hidden units that are zero are skipped"
+CANNOT_SKIP = "backend='sparse' skips the zeros of ReLU and squared ReLU, in float32"
+
+
 def compute(block: Block, x: Tensor) -> Tensor:
     """The network on x, by the path that `choose` names."""
     weights = _weights(block)
@@ -140,10 +144,13 @@ def choose(block: Block, x: Tensor) -> Path:
         return path
     rows = x.detach().reshape(-1, x.shape[-1])
     skip = _skip(block.spec.backend, _activation(block), rows, weights)
-    reason = "backend='sparse': hidden units that are zero are skipped"
+    reason = path.reason
     if skip is None:
-        skip, reason = break_even.foretell(rows if path is DENSE else rows[:CHUNK], weights, path is LEAN)
-    return replace(path, name="sparse", reason=reason) if skip else path
+        skip, found = break_even.foretell(rows if path is DENSE else rows[:CHUNK], weights, path is LEAN)
+        reason = found if skip else f"{reason}; {found}"
+    elif block.spec.backend == "sparse":
+        reason = CAN_SKIP if skip else f"{reason}; {CANNOT_SKIP}"
+    return replace(path, name="sparse" if skip else path.name, reason=reason)
 
 
 def saved_sparsely(block: Block, x: Tensor) -> int | None:
@@ -202,9 +209,17 @@ def _weights(block: Block) -> Weights | None:
     return Weights(one["weight"], one["bias"], two["weight"], two["bias"], v["weight"], v["bias"])
 
 
+def skips(activation: Any) -> bool:
+    """Whether an activation leaves exact zeros that can be skipped."""
+    return _name(activation) in sparse.ACTIVATIONS
+
+
 def _activation(block: Block) -> str:
-    """The activation's name; "" for one of the caller's own, whatever it is called."""
-    row = block.activation
+    return _name(block.activation)
+
+
+def _name(row: Any) -> str:
+    """An activation's name; "" for one of the caller's own, whatever it is called."""
     return str(getattr(row, "name", "")) if getattr(row, "derivative", None) is not None else ""
 
 

@@ -93,7 +93,7 @@ def _start() -> None:
 @contextmanager
 def told_when_slow(text: str) -> Iterator[None]:
     """A line on standard error when something takes more than a second."""
-    timer = threading.Timer(1.0, lambda: print(f"positionwise: {text} …", file=sys.stderr))
+    timer = threading.Timer(1.0, lambda: sys.stderr.write(f"positionwise: {text} …\n"))  # one write: no lines mixed
     timer.daemon = True
     timer.start()
     try:

@@ -154,7 +154,7 @@ def _fastest(ways: Mapping[str, Callable[[], object]]) -> str:
     """The way to take: ``torch``, unless another is clearly faster."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     begun = time.perf_counter()
-    with torch.no_grad():
+    with torch.no_grad(), launch.told_when_slow("measuring products, once for this kind of call"):
         for done in range(ROUNDS + 1):
             if done > 5 and time.perf_counter() - begun > ENOUGH:
                 break

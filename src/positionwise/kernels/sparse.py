@@ -263,7 +263,7 @@ def _zeros(*shape: int) -> Tensor:
 def _kernels() -> Any:
     """The compiled kernels, set to as many threads as PyTorch takes."""
     if "kernels" not in _state:
-        with launch.told_when_slow("compiling kernels that skip zeros, once for this machine"):
+        with launch.told_when_slow("compiling kernels that skip zeros, once for this machine (some 20 seconds)"):
             modules = (import_module(f"positionwise.kernels.sparse_{name}") for name in ("lists", "kernels"))
             _state["kernels"] = SimpleNamespace(**{name: it for module in modules for name, it in vars(module).items()})
     kernels = _state["kernels"]

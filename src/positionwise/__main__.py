@@ -1,0 +1,5 @@
+"""``python -m positionwise``: the command line."""
+
+from positionwise.cli import main
+
+main()
