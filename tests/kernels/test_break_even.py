@@ -44,8 +44,11 @@ def test_the_density_decides(variant, training, density, expected, monkeypatch):
         assert is_sparse(ffn, x, monkeypatch) == expected
         explanation = explain(ffn, x)
     assert explanation.path == ("sparse" if expected else "lean" if training else "dense")
-    said = {0.1: ", below this machine's break-even point of 0.20", 0.3: "not below this machine's break-even point of 0.20",
-            0.5: "at which skipping zeros does not pay"}  # fmt: skip
+    said = {
+        0.1: ", below this machine's break-even point of 0.20",
+        0.3: "not below this machine's break-even point of 0.20",
+        0.5: "at which skipping zeros does not pay",
+    }
     assert said[density] in explanation.reason
 
 
