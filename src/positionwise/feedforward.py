@@ -294,6 +294,10 @@ def explain(ffn: FeedForward, x: Tensor) -> Explanation:
     try:
         spec = replace(ffn.spec, dropout=rate, dtype=x.dtype, backend=ffn.spec.backend if lean else "reference")
         is_sparse = path.name == "sparse"
+        if path.name in ("dense", "sparse"):  # what is saved is another question: with gradients on
+            with torch.enable_grad():
+                training = kernels.choose(cast(kernels.Block, ffn), x.detach().requires_grad_())
+            is_sparse = training.name == "sparse"
         saved = kernels.saved_sparsely(cast(kernels.Block, ffn), x) if is_sparse else spec.saved_for_backward(tokens)
     except SpecError:
         known = False

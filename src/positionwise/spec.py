@@ -190,7 +190,7 @@ class FFNSpec:
             per_token += self.d_model * (2 if self.is_gated else 1)
         if taps(self.second_kernel_size) and not self.recompute:
             per_token += self.d_ff
-        seed = 8 if self.dropout and self.backend != "reference" and not self.convolved_axes else 0
+        seed = 8 if self.dropout and (self.backend != "reference" or self.recompute) and not self.convolved_axes else 0
         return tokens * per_token * _bytes_per_element(self.dtype) + seed
 
     @property

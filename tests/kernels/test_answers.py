@@ -16,18 +16,18 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_an_answer_is_measured_once(folder):
-    answers, asked = Answers("tests"), []
+    answers, asked = Answers("tests", (int, float)), []
     for kind in ((1, 2), (1, 2), (3,)):
         assert answers.get(kind, lambda kind=kind: asked.append(kind) or sum(kind)) == 3
     assert asked == [(1, 2), (3,)]
     (path,) = folder.iterdir()
     assert path.name.startswith("tests-")
     assert json.loads(path.read_text("utf-8")) == {"1x2": 3, "3": 3}
-    assert Answers("tests").get((1, 2), pytest.fail) == 3
+    assert Answers("tests", (int, float)).get((1, 2), pytest.fail) == 3
 
 
 def test_an_answer_of_zero_is_an_answer(folder):
-    answers = Answers("tests")
+    answers = Answers("tests", (int, float))
     assert answers.get((1,), lambda: 0.0) == 0.0
     assert answers.get((1,), pytest.fail) == 0.0
 
@@ -35,13 +35,13 @@ def test_an_answer_of_zero_is_an_answer(folder):
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 3}', "null"])
 def test_a_damaged_file_is_as_good_as_none(folder, content):
     folder.mkdir()
-    Answers("tests").file().write_text(content, "utf-8")
-    assert Answers("tests").get((1,), lambda: 5) == 5
-    assert Answers("tests").get((1,), pytest.fail) == 5
+    Answers("tests", (int, float)).file().write_text(content, "utf-8")
+    assert Answers("tests", (int, float)).get((1,), lambda: 5) == 5
+    assert Answers("tests", (int, float)).get((1,), pytest.fail) == 5
 
 
 def test_threads_wait_for_the_one_that_measures(folder):
-    answers, asked, found = Answers("tests"), [], []
+    answers, asked, found = Answers("tests", (int, float)), [], []
 
     def measure():
         asked.append(threading.get_ident())

@@ -21,8 +21,8 @@ Kind = tuple[int, ...]
 class Answers:
     """Answers to one question, by the kind of call."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, kind: type) -> None:
+        self.name, self.kind = name, kind
         self.lock = threading.RLock()  # measuring one kind may ask for another
         self.held: dict[Kind, Any] | None = None
 
@@ -46,21 +46,25 @@ class Answers:
         with self.lock:
             if self.held is None:
                 try:
-                    self.held = decoded(json.loads(self.file().read_text(encoding="utf-8")))
-                except (OSError, ValueError, AttributeError):
+                    self.held = self.decoded(json.loads(self.file().read_text(encoding="utf-8")))
+                except (OSError, ValueError, AttributeError, RuntimeError):  # the last where there is no home
                     self.held = {}
             return self.held
 
     def _write(self, held: dict[Kind, Any]) -> None:
         """Write beside the place, then rename; a folder that cannot be written to costs a measurement."""
-        path = self.file()
-        partial = path.with_suffix(f".{os.getpid()}")
         try:
+            path = self.file()
+            partial = path.with_suffix(f".{os.getpid()}")
             path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(json.dumps(encoded(held), indent=1), encoding="utf-8")
             partial.replace(path)
-        except OSError:
+        except (OSError, RuntimeError):
             pass
+
+    def decoded(self, held: dict[str, Any]) -> dict[Kind, Any]:
+        """Text as kinds; what is no answer of this sort is left out."""
+        return {tuple(map(int, key.split("x"))): each for key, each in held.items() if isinstance(each, self.kind)}
 
     def file(self) -> Path:
         """A file for each processor and version of PyTorch."""
@@ -68,9 +72,9 @@ class Answers:
         return Path(folder) / "positionwise" / f"{self.name}-{_processor()}-{torch.__version__}.json"
 
 
-PRODUCTS = Answers("products")
+PRODUCTS = Answers("products", str)
 """The engine of a product."""
-BREAK_EVEN = Answers("densities")
+BREAK_EVEN = Answers("densities", float)
 """The hidden density below which zeros are skipped."""
 
 
@@ -82,17 +86,12 @@ def measured() -> dict[str, dict[str, Any]]:
 def restore(answers: dict[str, dict[str, Any]]) -> None:
     """Put the answers of another process before this one's; the file stays as it is."""
     for each in (PRODUCTS, BREAK_EVEN):
-        each._read().update(decoded(answers.get(each.name, {})))
+        each._read().update(each.decoded(answers.get(each.name, {})))
 
 
 def encoded(held: dict[Kind, Any]) -> dict[str, Any]:
     """Kinds as text."""
     return {"x".join(map(str, kind)): answer for kind, answer in sorted(held.items())}
-
-
-def decoded(held: dict[str, Any]) -> dict[Kind, Any]:
-    """Text as kinds."""
-    return {tuple(map(int, key.split("x"))): answer for key, answer in held.items()}
 
 
 def _processor() -> str:

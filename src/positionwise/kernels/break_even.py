@@ -81,13 +81,15 @@ def point(tokens: int, w: Weights, training: bool) -> float:
 
 def _measure(tokens: int, d_model: int, d_ff: int, d_out: int, *, is_gated: bool, training: bool) -> float:
     def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     x, dy = random(tokens, d_model), random(tokens, d_out)
     v = random(d_ff, d_model) if is_gated else None
     w = Weights(random(d_ff, d_model) / d_model**0.5, None, random(d_out, d_ff), None, v, None)
-    biases = [torch.special.ndtri(torch.tensor(share)).expand(d_ff) for share in TRIED]  # which make z's densities
+    biases = [
+        torch.special.ndtri(torch.full((d_ff,), share, dtype=torch.float32, device="cpu")) for share in TRIED
+    ]  # which make z's densities
     work = _training if training else _inference
     ways = [work(x, dy, w, False), *(work(x, dy, w._replace(b1=bias), True) for bias in biases)]
     with launch.told_when_slow("measuring below which density zeros are skipped, once for this kind of call"):

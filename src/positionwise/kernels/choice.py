@@ -189,10 +189,12 @@ def _choose(block: Block, x: Tensor, weights: Weights | None) -> Path:
 def _are_ordinary(x: Tensor, weights: Weights) -> bool:
     """Whether an operator computes what the reference would: plain tensors of one dtype on the CPU."""
     dtype = x.dtype
-    if type(x) not in (Tensor, nn.Parameter) or dtype not in DTYPES or x.layout is not torch.strided:
+    if type(x) not in (Tensor, nn.Parameter) or dtype not in DTYPES or x.layout is not torch.strided or x.is_neg():
         return False
     for t in weights:
-        if t is not None and (t.dtype is not dtype or not t.is_cpu or type(t) not in (nn.Parameter, Tensor)):
+        if t is None:
+            continue
+        if t.dtype is not dtype or not t.is_cpu or t.is_neg() or type(t) not in (nn.Parameter, Tensor):
             return False
     return True
 

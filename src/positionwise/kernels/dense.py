@@ -155,7 +155,7 @@ class Sums:
         """The gradient in the parameter's dtype; zeros where no token was seen."""
         if self.like is None:
             return None
-        return torch.zeros_like(self.like) if self.total is None else self.total.to(self.like.dtype)
+        return self.like.new_zeros(self.like.shape) if self.total is None else self.total.to(self.like.dtype)
 
 
 def backward(dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w: Weights, call: Call, asked: list[bool]) -> Gradients:
@@ -212,16 +212,18 @@ def _through_hidden(dh: Tensor, dv: Tensor | None, z: Tensor, v: Tensor | None, 
     f.backward_(dh, z)
 
 
-def differentiable(dy: Tensor, x: Tensor, w: Weights, call: Call, asked: list[bool]) -> Gradients:
-    """The gradients as a graph of PyTorch's own operators, so that they can be differentiated again."""
+def differentiable(
+    dy: Tensor, x: Tensor, w: Weights, call: Call, asked: list[bool], create_graph: bool = True
+) -> Gradients:
+    """The gradients by PyTorch's own operators, as a graph, so that they can be differentiated again."""
     masks = Masks(call.dropout, call.seed)
     hidden = activations.get(call.activation)(F.linear(x, w.w1, w.b1))
     if w.v is not None:
         hidden = hidden * F.linear(x, w.v, w.c)
-    if masks.p:
+    if masks.p and len(x):
         ones = [masks.apply_(hidden.new_ones(hidden[part].shape)) for part in chunks(len(x), call.chunk)]
         hidden = hidden * torch.cat(ones)
     y = F.linear(hidden, w.w2, w.b2)
     given = [tensor for tensor, wanted in zip((x, *w), asked, strict=True) if wanted and tensor is not None]
-    found = iter(torch.autograd.grad(y, given, dy, create_graph=True, materialize_grads=True))
+    found = iter(torch.autograd.grad(y, given, dy, create_graph=create_graph, materialize_grads=True))
     return Gradients(*(next(found) if wanted else None for wanted in asked))

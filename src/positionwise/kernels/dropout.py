@@ -16,8 +16,8 @@ def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype, generator: torch.
     """
     count, threshold = shape.numel(), round(p * 2**32)
     if threshold == 2**32:
-        return torch.zeros(shape, dtype=dtype)
-    numbers = torch.empty((count + 1) // 2, dtype=torch.int64)
+        return torch.zeros(shape, dtype=dtype, device="cpu")
+    numbers = torch.empty((count + 1) // 2, dtype=torch.int64, device="cpu")
     draws = numbers.random_(-(2**63), None, generator=generator).view(torch.int32)
     return (draws[:count] >= threshold - 2**31).view(shape).to(dtype).mul_(1 / (1 - p))
 
@@ -27,7 +27,7 @@ class Masks:
 
     def __init__(self, p: float, seed: Tensor | None) -> None:
         self.p = p if seed is not None else 0.0
-        self.generator = torch.Generator().manual_seed(int(seed)) if seed is not None else None
+        self.generator = torch.Generator("cpu").manual_seed(int(seed)) if seed is not None else None
 
     def apply_(self, hidden: Tensor) -> Tensor:
         """Drop some of a chunk's hidden units in place; without dropout they stay as they are."""
@@ -38,7 +38,9 @@ class Masks:
 
 def draw_seed() -> Tensor:
     """A seed from PyTorch's own generator, so that `torch.manual_seed` decides it."""
-    return torch.empty((), dtype=torch.int64).random_()
+    if torch.compiler.is_compiling():  # which knows no `random_` of a tensor
+        return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
+    return torch.empty((), dtype=torch.int64, device="cpu").random_()
 
 
 _DROPOUT = F.dropout

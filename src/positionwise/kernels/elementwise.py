@@ -48,6 +48,7 @@ def _gelu(approximate: str) -> Elementwise:
 
 def _relu2_backward(d: Tensor, positive: Tensor) -> None:
     d.mul_(positive).mul_(2)
+    _aten.threshold_backward.grad_input(d, positive, 0, grad_input=d)  # zero times infinity is zero there
 
 
 TABLE: dict[str, Elementwise] = {

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -31,20 +34,20 @@ def is_usable(*tensors: Tensor) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, out: Tensor | None = None) -> Tensor:
     """W·x + b for few tokens, by `positionwise.kernels.few`; into ``out`` if that is given."""
-    out = torch.empty(len(x), len(weight)) if out is None else out
+    out = x.new_empty(len(x), len(weight)) if out is None else out
     _few().linear_(x, weight, _bias(bias, weight), out, relu)
     return out
 
 
 def network(x: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> Tensor:
     """The network with ReLU for few tokens, by `positionwise.kernels.few`."""
-    hidden, out = torch.empty(len(x), len(w1)), torch.empty(len(x), len(w2))
+    hidden, out = x.new_empty(len(x), len(w1)), x.new_empty(len(x), len(w2))
     _few().network_(x, w1, _bias(b1, w1), hidden, w2, _bias(b2, w2), out)
     return out
 
 
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
-    return torch.zeros(len(weight)) if bias is None else bias.contiguous()
+    return weight.new_zeros(len(weight)) if bias is None else bias.contiguous()
 
 
 def _few() -> Any:
@@ -80,14 +83,28 @@ def _start() -> None:
             numba.config.THREADING_LAYER = "omp"  # type: ignore[attr-defined]  # keeps its speed between PyTorch's own OpenMP regions
         threads = torch.get_num_threads()
         try:
-            from positionwise.kernels import few
-
-            x, out = torch.zeros(1, 8), torch.empty(1, 8)
-            few.linear_(x, torch.zeros(8, 8), torch.zeros(8), out, False)  # type: ignore[no-untyped-call]
+            few = load("few")
+            x, w = (
+                torch.zeros(1, 8, dtype=torch.float32, device="cpu"),
+                torch.zeros(8, 8, dtype=torch.float32, device="cpu"),
+            )
+            few.linear_(x, w, w[0], x.new_empty(1, 8), False)
             _state["kernels"] = few
         except (ValueError, OSError, RuntimeError):  # no OpenMP here: PyTorch's products do the work
             _state["failed"] = True
         torch.set_num_threads(threads)  # Numba's start sets OpenMP's own number, which is PyTorch's
+
+
+def load(name: str) -> Any:
+    """A module of kernels, compiled or read from Numba's cache; where that is damaged, compiled into another."""
+    try:
+        return import_module(f"positionwise.kernels.{name}")
+    except (EOFError, IndexError, KeyError, TypeError, UnpicklingError) as error:
+        import numba
+
+        sys.stderr.write(f"positionwise: compiling anew: expected Numba's cache of kernels; got {error!r}\n")
+        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="positionwise-")  # type: ignore[attr-defined]
+        return import_module(f"positionwise.kernels.{name}")
 
 
 @contextmanager

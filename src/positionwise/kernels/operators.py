@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
+from torch.compiler import is_compiling
 from torch.utils.flop_counter import register_flop_formula
 
-from positionwise.kernels import break_even, dense, sparse
+from positionwise.kernels import break_even, dense, launch, sparse
 from positionwise.kernels.dense import Call, Weights
 
 
@@ -82,8 +84,9 @@ def _(
     dy: Tensor, x: Tensor, kept: Tensor, gate: Tensor, w1: Tensor, b1: Any, w2: Tensor, b2: Any, v: Any, c: Any,
     activation: str, dropout: float, seed: Any, chunk: int, asked: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    given = (x, w1, b1, w2, b2, v, c)
-    return [torch.empty_like(tensor) for tensor, wanted in zip(given, asked, strict=True) if wanted]
+    weights = zip((w1, b1, w2, b2, v, c), asked[1:], strict=True)
+    found = [tensor.new_empty(tensor.shape) for tensor, wanted in weights if wanted and tensor is not None]
+    return [*([torch.empty_like(x)] if asked[0] else []), *found]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -99,18 +102,27 @@ def _differentiate(ctx: Any, dy: Tensor | None, *unused: Any) -> tuple[Tensor | 
 
 
 def _gradients(ctx: Any, dy: Tensor | None, run: Callable[..., list[Tensor]]) -> tuple[Tensor | None, ...]:
-    tensors, (seed, *saved) = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+    held = ctx.saved_tensors  # once: each reading unpacks what hooks have packed
+    tensors, (seed, *saved) = held[:7], held[7:]
     if dy is None:
         return (None,) * 12
     x, *weights = tensors
     asked = [wanted and tensor is not None for wanted, tensor in zip(ctx.needs_input_grad, tensors, strict=False)]
     rest = (None, None, None, None, None)
+    call = Call(ctx.activation, ctx.dropout, seed, ctx.chunk)
     if torch.is_grad_enabled():  # somebody will differentiate the gradients
-        call = Call(ctx.activation, ctx.dropout, seed, ctx.chunk)
         return (*dense.differentiable(dy, x, Weights(*weights), call, asked), *rest)
-    options = ctx.activation, ctx.dropout, seed, ctx.chunk, asked
-    found = iter(run(dy, x, *saved, *weights, *options))
+    forked = getattr(ctx, "is_sparse", False) and not launch.may_run()
+    if forked or (not is_compiling() and _is_batched(dy)):  # a child of a fork, or many derivatives at once
+        with torch.enable_grad():
+            return (*dense.differentiable(dy, x, Weights(*weights), call, asked, create_graph=False), *rest)
+    found = iter(run(dy.resolve_neg(), x, *saved, *weights, *call, asked))
     return (*(next(found) if wanted else None for wanted in asked), *rest)
+
+
+def _is_batched(dy: Tensor) -> bool:
+    """Whether it stands for many: `is_grads_batched`, a vectorised Jacobian."""
+    return bool(_functorch.is_legacy_batchedtensor(dy) or _functorch.is_functorch_wrapped_tensor(dy))
 
 
 feed_forward.register_autograd(_differentiate, setup_context=_keep)

@@ -51,6 +51,7 @@ def run(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -
     if name == "numba":
         return launch.linear(x, weight, bias, relu)
     if name == "onednn":  # whose own ReLU would turn NaN into zero
+        bias = bias if bias is None else bias.contiguous()  # its strides are not looked at
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     elif name == "wide":
         y = _wide(x, weight, bias)

@@ -12,7 +12,6 @@ for squared ReLU, sixteen with a gate. Float32 only.
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -116,7 +115,7 @@ def forward(x: Tensor, w: Weights, call: Call, begun: Tensor | None = None) -> t
         v = None if w.v is None else product.linear_(x[part], w.v, w.c, gate[:size])
         lists = compress(here, v, call.activation == "relu2", scale(masks))
         add_(y[part], lists, H, packed)
-        saved += lists
+        saved += (lists.entries.view(torch.int32), lists.starts)  # its numbers are not all floats: no hook may round
     return y, saved
 
 
@@ -171,7 +170,8 @@ def backward(dy: Tensor, x: Tensor, saved: list[Tensor], w: Weights, call: Call,
     """The gradients of `forward`, from what it saved."""
     work = Backward(w, call, len(x), x.shape[1], asked)
     for i, part in enumerate(chunks(len(x), call.chunk)):
-        work.add(part, dy[part], x[part], Lists(*saved[2 * i : 2 * i + 2]))
+        entries, starts = saved[2 * i : 2 * i + 2]
+        work.add(part, dy[part], x[part], Lists(entries.view(torch.float32), starts))
     return work.result()
 
 
@@ -253,18 +253,18 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _zeros(*shape: int) -> Tensor:
-    return torch.zeros(shape)
+    return torch.zeros(shape, dtype=torch.float32, device="cpu")
 
 
 def _kernels() -> Any:
     """The compiled kernels, set to as many threads as PyTorch takes."""
     if "kernels" not in _state:
         with launch.told_when_slow("compiling kernels that skip zeros, once for this machine (some 20 seconds)"):
-            modules = (import_module(f"positionwise.kernels.sparse_{name}") for name in ("lists", "kernels"))
+            modules = (launch.load(f"sparse_{name}") for name in ("lists", "kernels"))
             _state["kernels"] = SimpleNamespace(**{name: it for module in modules for name, it in vars(module).items()})
     kernels = _state["kernels"]
     launch.follow_threads(kernels.numba)

@@ -29,5 +29,5 @@ def scratch(count: int, rows: int, width: int, like: Tensor) -> list[Tensor]:
     memory = _held.memory.get(like.dtype)
     if memory is None or len(memory) < need:
         with torch.inference_mode(False), torch.no_grad():  # usable in either mode later
-            memory = _held.memory[like.dtype] = torch.empty(need, dtype=like.dtype)
+            memory = _held.memory[like.dtype] = torch.empty(need, dtype=like.dtype, device="cpu")
     return list(memory[:need].view(count, rows, width).unbind(0)) if count else []
