@@ -49,7 +49,7 @@ class FeedForward(Network):
         init: ``xavier_uniform`` with zero biases (as published) or ``pytorch`` (nn.Linear's own).
         backend: ``auto``; ``lean``, the operator that saves one hidden-sized tensor for backward (two with a gate), in
             torch.compile too; ``sparse``, without the products with hidden units that are zero (ReLU and squared ReLU
-            in float32), whatever the density: ``auto`` does so for 128 tokens and more where it pays, while this one
+            in float32), whatever the density: ``auto`` does so in large calls where it pays, while this one
             also stores W₂ column by column, so that a single token reads only what it needs (the weight is then not
             contiguous, which safetensors' ``save_file`` asks for); or ``reference``. What a backend cannot compute,
             another path does: see `explain`. Where zeros are skipped, infinities in W₂ reach only what the other units

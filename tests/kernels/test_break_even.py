@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from positionwise import FeedForward, explain
-from positionwise.kernels import break_even, launch, product, sparse
+from positionwise.kernels import break_even, launch, sparse
 from positionwise.kernels.answers import BREAK_EVEN
 from positionwise.kernels.dense import Weights
 
@@ -14,7 +14,8 @@ def answers(tmp_path, monkeypatch):
     """Small blocks count, and their break-even point is a fifth."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(BREAK_EVEN, "held", None)
-    monkeypatch.setattr(product, "LEAST", 1)
+    monkeypatch.setattr(break_even, "WORK", 1)
+    monkeypatch.setattr(break_even, "ROWS", 1000)  # all: of narrow blocks, a few would leave much to chance
     monkeypatch.setattr(break_even, "_measure", lambda *sizes, **flags: 0.2)
 
 
@@ -86,6 +87,23 @@ def test_other_calls_are_not_looked_at(options, tokens, monkeypatch):
     ffn, x = block(0.1, **options), torch.randn(tokens, 16, dtype=options.get("dtype"))
     ffn(x)
     assert explain(ffn, x).path in ("lean", "recompute")
+
+
+def test_the_look_is_at_a_few_rows(monkeypatch):
+    monkeypatch.undo()
+    assert len(break_even.sample(torch.empty(1024, 4))) == 8
+    assert len(break_even.sample(torch.empty(130, 4))) == 9
+    z = torch.full((1024, 10), -1.0)
+    z[::128, :3] = 1.0
+    assert break_even.density(z) == 0.3
+
+
+def test_small_calls_are_not_looked_at(monkeypatch):
+    ffn, x = block(0.1), torch.randn(200, 16)
+    monkeypatch.setattr(break_even, "WORK", 200 * 16 * 64)
+    assert explain(ffn, x).path == "sparse"
+    monkeypatch.setattr(break_even, "WORK", 200 * 16 * 64 + 1)
+    assert explain(ffn, x).path == "lean"
 
 
 def test_no_break_even_point_is_measured_for_a_dense_network(monkeypatch):

@@ -18,6 +18,11 @@ import torch
 Kind = tuple[int, ...]
 
 
+def power(count: int) -> int:
+    """The power of two from a count on: kinds of calls are told apart by these."""
+    return 1 << (count - 1).bit_length()
+
+
 class Answers:
     """Answers to one question, by the kind of call."""
 

@@ -6,7 +6,8 @@ own is many times faster.
 
 Which one wins depends on the processor and on the sizes. Each kind of product is tried once with each engine, in turn,
 on the operands of the first call of that kind; the answer is kept, so that equal calls take the same engine and give
-equal bits. PyTorch's own stays unless another is clearly faster, and for a single token always.
+equal bits. PyTorch's own stays unless another is clearly faster, and for a single token's product always. For few
+tokens and ReLU both maps are tried as one call of our kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from positionwise.kernels import launch
-from positionwise.kernels.answers import PRODUCTS
+from positionwise.kernels.answers import PRODUCTS, power
 
 MARGIN = 0.9
 """Another engine is taken where it needs at most this share of PyTorch's time."""
@@ -106,8 +107,7 @@ def engine(x: Tensor, weight: Tensor) -> str:
     count, dtype = x.shape[0], x.dtype
     if count < 2 or dtype not in _CODES or weight.numel() < LEAST:
         return "torch"
-    tokens = 1 << (count - 1).bit_length()  # kinds are told apart by powers of two
-    kind = (tokens, *weight.shape, torch.get_num_threads(), _CODES[dtype])
+    kind = (power(count), *weight.shape, torch.get_num_threads(), _CODES[dtype])
     name: str = PRODUCTS.known(kind) or PRODUCTS.get(kind, lambda: _measure(x, weight))
     return name if name != "numba" or launch.is_usable(x, weight) else "torch"
 
@@ -130,7 +130,7 @@ def _is_one_call(x: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tenso
     rows, width = w1.shape
     if not 0 < len(x) <= MERGED or rows * width < LEAST or x.dtype is not torch.float32:
         return False
-    kind = (1 << (len(x) - 1).bit_length(), rows, width, len(w2), torch.get_num_threads(), 0)
+    kind = (power(len(x)), rows, width, len(w2), torch.get_num_threads(), 0)
     answer = PRODUCTS.known(kind)
     if answer is None and launch.is_usable(x, w1, w2):
         given = x, w1, b1, w2, b2

@@ -103,7 +103,7 @@ def forward(x: Tensor, w: Weights, call: Call, begun: Tensor | None = None) -> t
     rows, masks = min(call.chunk, len(x)), Masks(call.dropout, call.seed)
     y, packed = _started(w, len(x)), panels(w.w2.t(), len(x))
     saved: list[Tensor] = []
-    z, gate = scratch(2, rows, len(w.w1), x)
+    z, *gate = scratch(1 if w.v is None else 2, rows, len(w.w1), x)
     for part in chunks(len(x), call.chunk):
         size = part.stop - part.start
         if begun is not None and part.start == 0:
@@ -112,7 +112,7 @@ def forward(x: Tensor, w: Weights, call: Call, begun: Tensor | None = None) -> t
             here = product.linear_(x[part], w.w1, w.b1, z[:size])
         if masks.p:
             masks.apply_(here.relu_())
-        v = None if w.v is None else product.linear_(x[part], w.v, w.c, gate[:size])
+        v = None if w.v is None else product.linear_(x[part], w.v, w.c, gate[0][:size])
         lists = compress(here, v, call.activation == "relu2", scale(masks))
         add_(y[part], lists, H, packed)
         saved += (lists.entries.view(torch.int32), lists.starts)  # its numbers are not all floats: no hook may round
