@@ -1,0 +1,6 @@
+"""Models people have: their feed-forward networks, found by structure and proven by numbers."""
+
+from positionwise.adapters.find import find
+from positionwise.adapters.sites import Found, Mixture, Site, Unplaced
+
+__all__ = ["Found", "Mixture", "Site", "Unplaced", "find"]

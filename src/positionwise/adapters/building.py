@@ -1,0 +1,193 @@
+"""Sites from what was seen: components with their calculations, the parameters that they count, notes."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from positionwise.adapters.dense import Chain
+from positionwise.adapters.maps import Map, linear_map
+from positionwise.adapters.mixtures import Experts
+from positionwise.adapters.numbers import is_norm
+from positionwise.adapters.sites import Mixture, Site
+from positionwise.feedforward import Network
+from positionwise.spec import Component
+
+
+def own_site(path: str, block: Network) -> Site:
+    """The site of a network of this package."""
+    spec = block.spec
+    given = block.activation
+    name = given if isinstance(given, str) else str(getattr(given, "name", type(given).__name__))
+    return Site(
+        path, block, spec.d_model, spec.d_ff, name, spec.is_gated, None, "nn.Linear (out, in)", spec.components,
+        tuple(block.named_parameters()), position_wise=not spec.convolved_axes, evidence="structure",
+    )  # fmt: skip
+
+
+def dense_site(path: str, block: nn.Module, chain: Chain, of: int) -> Site:
+    """The site of one chain of a block that holds ``of`` of them."""
+    counted = {id(p) for entry in chain.maps for p in entry.module.parameters()}
+    parameters = [(name, p) for name, p in block.named_parameters() if id(p) in counted]
+    components = list(_components(chain))
+    holder = path
+    if of == 1:
+        parameters, components = _with_adapters(block, chain, parameters, components)
+    notes = []
+    wide = [entry for entry in chain.maps if entry.kernel]
+    if wide:
+        sizes = " × ".join(map(str, wide[0].kernel))
+        notes.append(f"not position-wise: a convolution of {sizes} positions")
+    if chain.evidence == "structure" and chain.is_gated and len(chain.first) == 1:
+        notes.append("which half of the fused map is the gate is not proven: the block's code did not run by itself")
+    return Site(
+        holder, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
+        chain.gate_half, chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
+        not wide, None, chain.evidence, tuple(notes),
+    )  # fmt: skip
+
+
+def _components(chain: Chain) -> list[Component]:
+    first, second = chain.first, chain.second
+    if len(first) == 2:
+        rows = [("Gate map", first[0]), ("Up map", first[1])]
+    elif chain.is_gated:
+        rows = [("Fused gate+up map", first[0])]
+    elif first[0].kernel:
+        rows = [("First conv", first[0])]
+    else:
+        rows = [("First linear map", first[0])]
+    if chain.inner is not None:
+        rows.append((f"Depthwise {'×'.join(map(str, chain.inner.kernel))} conv", chain.inner))
+    last = "Down map" if chain.is_gated else "Second conv" if second.kernel else "Second linear map"
+    rows.append((last, second))
+    return [Component(name, _calculation(name, entry), entry.parameters) for name, entry in rows]
+
+
+def _calculation(name: str, entry: Map) -> str:
+    if name != "Fused gate+up map":
+        return entry.calculation
+    bias = f" + {entry.wide_out:,}" if entry.has_bias else ""
+    return f"{entry.wide_in:,} × (2 × {entry.wide_out // 2:,})" + bias
+
+
+def _with_adapters(
+    block: nn.Module, chain: Chain, parameters: list[tuple[str, nn.Parameter]], components: list[Component]
+) -> tuple[list[tuple[str, nn.Parameter]], list[Component]]:
+    """Further low-rank maps from the input to the first map's output that the block holds: part of the network."""
+    first = chain.first[0]
+    pairs: list[tuple[Map, Map]] = []
+    for name, part in block.named_modules():
+        if isinstance(part, nn.Sequential) and len(part) == 2:
+            down, up = (linear_map(child, f"{name}.{i}") for i, child in enumerate(part))
+            if down and up and (down.wide_in, up.wide_out) == (first.wide_in, first.wide_out):
+                pairs.append((down, up))
+    if not pairs:
+        return parameters, components
+    down, up = pairs[0]
+    size = sum(one.parameters + two.parameters for one, two in pairs)
+    calculation = f"{len(pairs)} × ({down.calculation} + {up.calculation})"
+    added = {id(p) for pair in pairs for entry in pair for p in entry.module.parameters()}
+    more = [(name, p) for name, p in block.named_parameters() if id(p) in added]
+    return [*parameters, *more], [*components, Component("Per-use low-rank adapters", calculation, size)]
+
+
+def tensor_mixture(path: str, block: nn.Module, found: Experts, holder: str, shared: list[Site]) -> Site:
+    """The site of experts that stand in tensors."""
+    named = dict(block.named_parameters())
+    e, d, f = found.experts, found.d_model, found.d_ff
+    tensors = {*found.first, found.second}
+    owners = {name.rpartition(".")[0] for name in tensors}
+    biases = {
+        name for name, p in named.items()
+        if name.rpartition(".")[0] in owners and name not in tensors and p.dim() == 2 and p.shape[0] == e
+    }  # fmt: skip
+    into = sum(named[name].numel() for name in biases if named[name].shape[1] != d or not _is_last(name, biases))
+    out = sum(named[name].numel() for name in biases) - into
+    wide = 2 * f if found.is_gated else f
+    width = f"(2 × {f:,})" if found.is_gated else f"{f:,}"
+    plus = f" + {e} × {'2 × ' if found.is_gated else ''}{f:,}" if into else ""
+    rows = [
+        Component(
+            "Experts gate+up" if found.is_gated else "Experts first map", f"{e} × {d:,} × {width}{plus}", e * d * wide + into
+        ),
+        Component("Experts down", f"{e} × {f:,} × {d:,}" + (f" + {e} × {d:,}" if out else ""), e * f * d + out),
+    ]
+    layout = _stack_layout(named, found)
+    top = found.top_k
+    return _mixture_site(
+        path, block, found.router, tensors | biases, rows, shared, layout,
+        (d, f, found.activation, found.is_gated, found.gate_half), Mixture(e, top, sum(row.parameters for row in rows)),
+    )  # fmt: skip
+
+
+def _is_last(name: str, biases: set[str]) -> bool:
+    return name == max(biases, key=lambda entry: list(sorted(biases)).index(entry)) or len(biases) == 1 or "down" in name
+
+
+def _stack_layout(named: dict[str, nn.Parameter], found: Experts) -> str:
+    e, d, f = found.experts, found.d_model, found.d_ff
+    wide = 2 * f if found.is_gated and len(found.first) == 1 else f
+    letter = "2f" if wide != f else "f"
+    names = {(e, wide, d): f"(E, {letter}, d)", (e, d, wide): f"(E, d, {letter})", (e * f, d): "(E·f, d)"}
+    down = {(e, d, f): "(E, d, f)", (e, f, d): "(E, f, d)", (e * f, d): "(E·f, d)"}
+    first, second = tuple(named[found.first[0]].shape), tuple(named[found.second].shape)
+    return f"{names.get(first, first)} and {down.get(second, second)}"
+
+
+def listed_mixture(path: str, block: nn.Module, chosen: tuple[str, int], experts: list[Site], shared: list[Site]) -> Site:
+    """The site of experts that are networks in a list."""
+    one, e = experts[0], len(experts)
+    parts = " + ".join(part.calculation for part in one.components)
+    row = Component("Experts", f"{e} × ({parts})", e * one.per_instance)
+    inside = {id(p) for site in experts for _, p in site.parameters}
+    names = {name for name, p in block.named_parameters() if id(p) in inside}
+    return _mixture_site(
+        path, block, chosen[0], names, [row], shared, one.layout,
+        (one.d_model, one.d_ff, one.activation, one.is_gated, one.gate_half), Mixture(e, chosen[1], row.parameters),
+    )  # fmt: skip
+
+
+def _mixture_site(
+    path: str, block: nn.Module, router: str, experts: set[str], rows: list[Component], shared: list[Site], layout: str,
+    what: tuple[int, int, str, bool, str | None], mixture: Mixture,
+) -> Site:  # fmt: skip
+    d, f, activation, gated, half = what
+    named = dict(block.named_parameters())
+    norms = {f"{n}.{leaf}" for n, m in block.named_modules() if is_norm(m) and n for leaf in m._parameters}
+    in_shared = {id(p) for site in shared for _, p in site.parameters}
+    rest = {n: p for n, p in named.items() if n not in experts and id(p) not in in_shared and n not in norms}
+    top = router.partition(".")[0]
+    routing = {n: p for n, p in rest.items() if n == router or n.startswith(f"{top}.") or n == f"{router[:-6]}bias"}
+    components = [_router(routing, router, mixture.experts, d), *rows]
+    if shared:
+        text = " + ".join(_short(site) for site in shared)
+        components.append(Component("Shared expert(s)", text, sum(site.per_instance for site in shared)))
+    for name, parameter in rest.items():
+        if name in routing:
+            continue
+        size = parameter.numel()
+        label = "Shared-expert gate" if size == d else "Output bias" if parameter.dim() == 1 else name
+        if size == d and parameter.dim() == 1:
+            components.append(Component("Output bias", f"{d:,}", size))
+        elif size == d:
+            components.append(Component(label, f"{d:,} × 1", size))
+        else:
+            components.append(Component(name, " × ".join(f"{s:,}" for s in parameter.shape), size))
+    counted = [(n, p) for n, p in named.items() if n not in norms]
+    return Site(
+        path, block, d, f, activation, gated, half, layout, tuple(components), tuple(counted), mixture=mixture
+    )  # fmt: skip
+
+
+def _router(routing: dict[str, nn.Parameter], router: str, experts: int, d: int) -> Component:
+    size = sum(p.numel() for p in routing.values())
+    extra = size - d * experts
+    text = f"{d:,} × {experts:,}" + (f" + {extra:,}" if extra else "")
+    return Component("Router", text, size)
+
+
+def _short(site: Site) -> str:
+    """3 × d × f for a gated network without biases; its calculations otherwise."""
+    if site.is_gated and site.per_instance == 3 * site.d_model * site.d_ff:
+        return f"3 × {site.d_model:,} × {site.d_ff:,}"
+    return " + ".join(part.calculation for part in site.components)

@@ -1,0 +1,160 @@
+"""Feed-forward networks whose maps are modules: one or two maps in, one map out, in one block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from torch import Tensor, nn
+
+from positionwise.adapters.evidence import Link, link
+from positionwise.adapters.maps import Map, linear_map
+from positionwise.adapters.names import held, name_of
+from positionwise.adapters.numbers import Product, Record, run
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Maps of a block that follow each other through an activation; paths are the block's own."""
+
+    first: tuple[Map, ...]
+    inner: Map | None
+    """A depthwise convolution between them."""
+    second: Map
+    activation: str
+    is_gated: bool
+    gate_half: str | None
+    evidence: str
+
+    @property
+    def maps(self) -> tuple[Map, ...]:
+        """All of them, in the order of the data."""
+        return (*self.first, *([self.inner] if self.inner else []), self.second)
+
+
+def own_maps(block: nn.Module) -> list[Map]:
+    """The maps that belong to a block itself: children, children in plain lists, and those of thin wrappers.
+
+    A thin wrapper is a part with one map among its children, such as the intermediate and output parts of BERT.
+    """
+    found = []
+    for name, child in block.named_children():
+        parts = list(child.named_children()) if isinstance(child, nn.ModuleList) else [("", child)]
+        for index, part in parts:
+            path = f"{name}.{index}" if index else name
+            own = linear_map(part, path)
+            inside = [linear_map(leaf, f"{path}.{leaf_name}") for leaf_name, leaf in part.named_children()]
+            wrapped = [entry for entry in inside if entry is not None]
+            if own is not None:
+                found.append(own)
+            elif len(wrapped) == 1 and not isinstance(part, nn.ModuleList | nn.ModuleDict):
+                found += wrapped
+    return found
+
+
+def may_pair(maps: list[Map]) -> bool:
+    """Whether the widths of two maps fit as a first and a second."""
+    ends = [entry for entry in maps if not entry.depthwise]
+    return any(first is not second and _fits(first, second) for first in ends for second in ends)
+
+
+def _fits(first: Map, second: Map) -> bool:
+    return first.wide_out in (second.wide_in, 2 * second.wide_in)
+
+
+def chains(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], bool]:
+    """The block's chains, and whether its code ran, so that what is not among them is known not to be one."""
+    ran = False
+    for width in dict.fromkeys(entry.wide_in for entry in maps):
+        for record in run(block, width):
+            found = _proven(block, maps, record)
+            ran |= len({id(p.weight) for p in record.products}) > 0
+            if found:
+                return found, True
+    return [], ran
+
+
+def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
+    owners = {id(parameter): entry for entry in maps for parameter in entry.module.parameters()}
+    seen = [(owners[p.weight], p) for p in record.products if p.weight in owners]
+    found: list[Chain] = []
+    for index, (second, product) in enumerate(seen):
+        chain = _chain(block, second, product, seen[:index])
+        if chain is not None:
+            found.append(chain)
+    return found
+
+
+def _chain(block: nn.Module, second: Map, product: Product, before: list[tuple[Map, Product]]) -> Chain | None:
+    for entry, earlier in reversed(before):
+        if entry.depthwise and (between := _link([earlier.gave], product.read)) and not between.is_linear:
+            return _through(block, entry, earlier, second, between, before)
+        between = _link([earlier.gave], product.read)
+        if between is not None and (between.is_gated or not between.is_linear) and not entry.depthwise:
+            return _named(block, (entry,), None, second, between)
+    for (one, first), (two, other) in combinations(before, 2):
+        between = _link([first.gave, other.gave], product.read)
+        if between is not None and not one.depthwise and not two.depthwise:
+            order = (one, two) if between.activated == 0 else (two, one)
+            return _named(block, order, None, second, between)
+    return None
+
+
+def _through(
+    block: nn.Module, inner: Map, product: Product, second: Map, after: Link, before: list[tuple[Map, Product]]
+) -> Chain | None:
+    """A chain with a depthwise convolution between the first map and the activation."""
+    for entry, earlier in before:
+        ahead = _link([earlier.gave], product.read)
+        if ahead is not None and not ahead.is_gated and ahead.is_identity and not entry.depthwise:
+            return _named(block, (entry,), inner, second, after)
+    return None
+
+
+def _link(gave: list[Tensor], read: Tensor) -> Link | None:
+    if any(len(out) != len(read) for out in gave) or not len(read):
+        return None
+    return link(gave, read)
+
+
+def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: Map, between: Link) -> Chain:
+    name = name_of(between, block) or _only_held(block) or "an elementwise function without a known name"
+    return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers")
+
+
+def _only_held(block: nn.Module) -> str | None:
+    names = {name for name, _ in held(block)}
+    return names.pop() if len(names) == 1 else None
+
+
+def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:
+    """Chains by widths alone, where the block's code did not run: d → f and f → d with one activation held beside."""
+    activation = _only_held(block)
+    ends = [entry for entry in maps if not entry.depthwise and entry.wide_in != entry.wide_out]
+    found: list[Chain] = []
+    used: set[str] = set()
+    for index, second in enumerate(ends):
+        before = [entry for entry in ends[:index] if entry.path not in used and _back(entry, second)]
+        if activation is None or not before:
+            continue
+        like = [entry for entry in ends if entry.path not in used and _back(entry, second)]
+        alone = sum(_back(before[-1], entry) for entry in ends) == 1
+        chosen = like if alone and len(like) == 2 else before[-1:]
+        gated = len(chosen) == 2 or chosen[0].wide_out == 2 * second.wide_in
+        found.append(Chain(tuple(chosen), None, second, activation, gated, None, "structure"))
+        used |= {entry.path for entry in (*chosen, second)}
+    return found
+
+
+def _back(first: Map, second: Map) -> bool:
+    return first.wide_in == second.wide_out and _fits(first, second)
+
+
+def moved(chain: Chain, block: nn.Module) -> Chain:
+    """The same chain in another block of the same kind."""
+
+    def there(entry: Map) -> Map:
+        return replace(entry, module=block.get_submodule(entry.path))
+
+    inner = None if chain.inner is None else there(chain.inner)
+    return replace(chain, first=tuple(map(there, chain.first)), inner=inner, second=there(chain.second))

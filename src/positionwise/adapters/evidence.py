@@ -1,0 +1,144 @@
+"""What recorded numbers prove: through which function one map's output reaches the next one's input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NEAR = 5.0
+"""Below this the published clamps do nothing."""
+HALVES = ("first", "second", "even", "odd")
+
+
+@dataclass(frozen=True)
+class Link:
+    """Elementwise between two maps: g(z), or g(gate) · (up + offset)."""
+
+    z: Tensor
+    """(points,) where the function is known."""
+    g: Tensor
+    """(points,) its values there."""
+    is_gated: bool = False
+    gate_half: str | None = None
+    """Which half of a fused map is activated: first, second, even or odd; None for maps of their own."""
+    activated: int = 0
+    """Which of two maps is activated."""
+    offset: float = 0.0
+    """What is added to the linear branch."""
+    limit: float | None = None
+    """At which the linear branch is clamped."""
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether nothing stands between the maps."""
+        return bool(torch.allclose(self.g, self.z, rtol=_tolerance(self.g), atol=_tolerance(self.g)))
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the function is a multiple of its argument."""
+        return _affine(self.z, self.g)
+
+
+def link(gave: list[Tensor], read: Tensor) -> Link | None:
+    """The function from maps' outputs to what the next map read, or None where there is none, elementwise.
+
+    Args:
+        gave: one output (n, f) or fused (n, 2f), or two outputs (n, f).
+        read: (n, f).
+    """
+    if len(gave) == 2:
+        return _gated(gave[0], gave[1], read, (None, None))
+    (out,) = gave
+    width = read.shape[-1]
+    if out.shape == read.shape:
+        return _alone(out, read)
+    if out.shape != (read.shape[0], 2 * width):
+        return None
+    return _gated(out[:, :width], out[:, width:], read, ("first", "second")) or _gated(
+        out[:, ::2], out[:, 1::2], read, ("even", "odd")
+    )
+
+
+def _alone(out: Tensor, read: Tensor) -> Link | None:
+    points, values = _function([out], read)
+    return None if values is None else Link(points[:, 0], values)
+
+
+def _function(outs: list[Tensor], read: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(points, value) of read as a function of the outs; None where equal points have different values."""
+    stacked = torch.stack([out.flatten() for out in outs], -1).double()
+    points, group = torch.unique(stacked, dim=0, return_inverse=True)
+    flat = read.flatten().double()
+    high = torch.full((len(points),), -torch.inf, dtype=torch.double).scatter_reduce(0, group, flat, "amax")
+    low = torch.full((len(points),), torch.inf, dtype=torch.double).scatter_reduce(0, group, flat, "amin")
+    if not bool(((high - low) <= 1e-9 * (1 + high.abs())).all()):
+        return points, None
+    return points, high
+
+
+def _gated(first: Tensor, second: Tensor, read: Tensor, halves: tuple[str | None, str | None]) -> Link | None:
+    """Which of two numbers is activated: the one in which the product is not affine."""
+    points, values = _function([first, second], read)
+    if values is None:
+        return None
+    bends = [_bends(points, values, axis) for axis in (0, 1)]
+    if None in bends or (bends[0] and bends[1]):
+        return None
+    activated = 1 if bends[1] else 0
+    found = _factor(points, values, activated)
+    if found is None:
+        return None
+    z, g, offset, limit = found
+    bilinear = not any(bends)
+    return Link(z, g, True, None if bilinear else halves[activated], activated, offset, limit)
+
+
+def _bends(points: Tensor, values: Tensor, axis: int) -> bool | None:
+    """Whether the values are anything but affine along an axis; None where they do not depend on it."""
+    other, bent, moves = points[:, 1 - axis], False, False
+    for fixed in torch.unique(other):
+        chosen = (other == fixed) & (points[:, axis] < NEAR) & (fixed < NEAR)
+        z, u = points[chosen, axis], values[chosen]
+        if len(z) >= 3:
+            bent |= not _affine(z, u)
+            moves |= bool((u.max() - u.min()) > 1e-6)
+    return bent if moves else None
+
+
+def _affine(z: Tensor, u: Tensor) -> bool:
+    """Whether u = αz + β up to rounding, on the points below the clamps."""
+    z, u = z[z < NEAR], u[z < NEAR]
+    slope = (u[-1] - u[0]) / (z[-1] - z[0])
+    return bool(torch.allclose(u, u[0] + slope * (z - z[0]), rtol=_tolerance(u), atol=_tolerance(u)))
+
+
+def _factor(points: Tensor, values: Tensor, activated: int) -> tuple[Tensor, Tensor, float, float | None] | None:
+    """g, the linear branch's offset and its clamp, from values = g(gate) · (up + offset)."""
+    gates, ups = points[:, activated], points[:, 1 - activated]
+    z, g, offsets, limits = [], [], [], []
+    for gate in torch.unique(gates):
+        near, far = (gates == gate) & (ups < NEAR), (gates == gate) & (ups >= NEAR)
+        if near.sum() < 2:
+            continue
+        up, u = ups[near], values[near]
+        slope = (u[-1] - u[0]) / (up[-1] - up[0])
+        z.append(gate)
+        g.append(slope)
+        if slope.abs() > 1e-3:
+            offsets.append(u[0] / slope - up[0])
+            limits += [values[far] / slope - offsets[-1] - ups[far]]
+    if len(z) < 3 or not offsets:
+        return None
+    offset = torch.stack(offsets).median().item()
+    beyond = torch.cat(limits) if limits else torch.empty(0)
+    limit = None
+    if len(beyond) and bool((beyond < -1e-3).all()):
+        limit = round((beyond + ups.max()).median().item(), 3)
+    return torch.stack(z), torch.stack(g), round(offset, 4) + 0.0, limit
+
+
+def _tolerance(values: Tensor) -> float:
+    """Room for functions computed in float32, which some blocks do whatever they are given."""
+    return 2e-5

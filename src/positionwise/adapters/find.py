@@ -1,0 +1,184 @@
+"""Finding the feed-forward networks of a model: by structure, proven by numbers where its code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from positionwise.adapters import building
+from positionwise.adapters.dense import Chain, by_structure, chains, may_pair, moved, own_maps
+from positionwise.adapters.maps import linear_map
+from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
+from positionwise.adapters.sites import Found, Site, Unplaced
+from positionwise.feedforward import Network
+
+
+def find(model: nn.Module) -> Found:
+    """The feed-forward networks of a model, and what could not be placed.
+
+    Blocks are recognised by what they do, not by their names: maps d → f and f → d that follow each other through an
+    activation. A block's own code is run on a few numbers without its weights (which may stand on the meta device);
+    where it does not run, its shapes and the activation beside them decide, or it is said to be unplaced.
+
+    Args:
+        model: any module; nothing of it is changed.
+
+    Returns:
+        The sites, a sequence, with ``.unplaced`` beside.
+    """
+    return _Search(model).found()
+
+
+class _Search:
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.sites: dict[str, Site] = {}
+        self.unplaced: dict[str, Unplaced] = {}
+        self.known: dict[Any, Any] = {}
+        self.claimed: set[int] = set()
+
+    def found(self) -> Found:
+        self._visit(self.model, "", ())
+        order = {path: index for index, (path, _) in enumerate(self.model.named_modules(remove_duplicate=False))}
+        sites = sorted(self.sites.values(), key=lambda site: order[site.path])
+        return Found(tuple(sites), tuple(self.unplaced.values()))
+
+    def _visit(self, module: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
+        if linear_map(module) is not None or id(module) in self.claimed:
+            return
+        self.claimed.add(id(module))
+        if isinstance(module, Network):
+            self.sites[path] = building.own_site(path, module)
+            return
+        for name, child in module.named_children():
+            self._visit(child, f"{path}.{name}" if path else name, (*above, (path, module)))
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            return
+        self._dense(module, path, above)
+        self._list_of_experts(module, path)
+        self._expert_tensors(module, path, above)
+
+    def _dense(self, block: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
+        maps = [entry for entry in own_maps(block) if not self._inside_site(path, entry.path)]
+        if not may_pair(maps):
+            return
+        key = ("dense", _kind(block))
+        if key not in self.known:
+            proven, ran = chains(block, maps)
+            self.known[key] = proven or ([] if ran else by_structure(block, maps))
+        found = [moved(chain, block) for chain in self.known[key]]
+        seconds = {chain.second.path for chain in found}
+        firsts = {entry.path for chain in found for entry in chain.first}
+        for chain in found:
+            reason = _not_a_network(chain, seconds & firsts, path, block, above)
+            if reason is None:
+                site = building.dense_site(path, block, chain, len(found))
+                self.sites[_key(site, self.sites)] = site
+            else:
+                self.unplaced[path] = Unplaced(path, reason)
+
+    def _inside_site(self, path: str, below: str) -> bool:
+        parts = below.split(".")[:-1]
+        prefixes = [".".join([*([path] if path else []), *parts[: i + 1]]) for i in range(len(parts))]
+        return any(prefix in self.sites for prefix in prefixes)
+
+    def _list_of_experts(self, block: nn.Module, path: str) -> None:
+        for name, part in block.named_children():
+            prefix = f"{path}.{name}" if path else name
+            lists = [(prefix, part)] if isinstance(part, nn.ModuleList | nn.ModuleDict) else []
+            for where, parts in lists:
+                experts = [self.sites.get(f"{where}.{key}") for key, _ in parts.named_children()]
+                if len(experts) < 2 or None in experts:
+                    continue
+                if len({site.components for site in experts if site}) > 1:
+                    continue
+                key = ("list", _kind(block))
+                if key not in self.known:
+                    self.known[key] = chosen_of_list(block, list(parts.children()), experts[0].d_model)
+                if self.known[key] is not None:
+                    self._merge(building.listed_mixture(path, block, self.known[key], experts, self._beside(path, where)))
+
+    def _beside(self, path: str, experts: str) -> list[Site]:
+        """Sites in a block that are not among its experts: the shared ones."""
+        start = f"{path}." if path else ""
+        return [s for p, s in self.sites.items() if p.startswith(start) and not f"{p}.".startswith(f"{experts}.")]
+
+    def _merge(self, site: Site) -> None:
+        """A mixture takes the place of the networks in it."""
+        start = f"{site.path}." if site.path else ""
+        self.sites = {p: s for p, s in self.sites.items() if not p.startswith(start)} | {site.path: site}
+
+    def _expert_tensors(self, holder: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
+        if not holds_expert_tensors(holder):
+            return
+        for where, block in [(path, holder), *reversed(above)][:3]:
+            if isinstance(block, nn.ModuleList | nn.ModuleDict):
+                continue
+            key = ("experts", _kind(block), path[len(where) :])
+            if key not in self.known:
+                self.known[key] = experts_of(block, holder)
+            if self.known[key] is not None:
+                return self._mixture(where, block, self.known[key], path)
+        return None
+
+    def _mixture(self, path: str, block: nn.Module, experts: Experts, holder: str) -> None:
+        shared = self._beside(path, holder) if holder != path else self._beside(path, f"{path}.none")
+        self._merge(building.tensor_mixture(path, block, experts, holder, shared))
+
+
+def _key(site: Site, sites: dict[str, Site]) -> str:
+    """A place of its own for each of several networks in one layer."""
+    return site.path if site.path not in sites else f"{site.path}#{site.second.path if site.second else len(sites)}"
+
+
+def _kind(block: nn.Module) -> Any:
+    """What two blocks of one kind share: classes, names and shapes of all parts."""
+    parts = tuple((name, type(part)) for name, part in block.named_modules())
+    return parts, tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+
+
+def _not_a_network(
+    chain: Chain, both: set[str], path: str, block: nn.Module, above: tuple[tuple[str, nn.Module], ...]
+) -> str | None:
+    """Why a proven chain is not a layer's feed-forward network; None if it is one."""
+    first, second = chain.first[0], chain.second
+    text = f"{first.wide_in:,} → {second.wide_in:,} → {second.wide_out:,}, {chain.activation}"
+    if both:
+        return f"a perceptron of three maps or more ({text})"
+    if first.wide_in != second.wide_out:
+        return f"its output is not as wide as its input ({text}): a projection or a head"
+    if len(first.layout) and "nn.Conv" in first.layout and _convolutional(chain, above):
+        return f"a convolutional block ({text})"
+    if path and not _in_a_layer(path, block, chain, above):
+        return f"it stands outside of the layers ({text})"
+    return None
+
+
+def _convolutional(chain: Chain, above: tuple[tuple[str, nn.Module], ...]) -> bool:
+    wide = chain.first[0].kernel and chain.first[0].wide_in == chain.second.wide_in
+    listed = bool(above) and isinstance(above[-1][1], nn.ModuleList | nn.Sequential)
+    return bool(wide) or listed
+
+
+def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: tuple[tuple[str, nn.Module], ...]) -> bool:
+    """Whether a block is an element of a stack, or stands beside something that mixes positions."""
+    if any(part.isdigit() for part in path.split(".")):
+        return True
+    inside = {id(entry.module) for entry in chain.maps}
+    around = [*block.children(), *(above[-1][1].children() if above else ())]
+    return any(_mixes(part) for part in around if id(part) not in inside and part is not block)
+
+
+def _mixes(part: nn.Module) -> bool:
+    maps = sum(linear_map(child) is not None for child in part.modules())
+    listed = any(isinstance(child, nn.ModuleList | nn.ModuleDict) for child in part.modules())
+    return isinstance(part, nn.MultiheadAttention) or (maps >= 3 and not listed)
+
+
+def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Elements of lists that hold maps: the layers of a stack."""
+    for name, part in model.named_modules():
+        if isinstance(part, nn.ModuleList):
+            yield from ((f"{name}.{key}", child) for key, child in part.named_children())

@@ -1,0 +1,130 @@
+"""Mixtures of experts: tensors that hold all experts, parts that hold one stack each, or lists of networks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+import torch
+from torch import nn
+
+from positionwise.adapters.evidence import Link, link
+from positionwise.adapters.maps import linear_map
+from positionwise.adapters.names import name_of
+from positionwise.adapters.numbers import TOKENS, Record, is_norm, run
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Expert tensors and what the numbers say of them; names are those of the block that was run."""
+
+    first: tuple[str, ...]
+    """Of the tensors that read the input: one, fused or not gated, or the activated one and the linear one."""
+    second: str
+    router: str
+    experts: int
+    top_k: int
+    d_model: int
+    d_ff: int
+    activation: str
+    is_gated: bool
+    gate_half: str | None
+
+
+def holds_expert_tensors(module: nn.Module) -> bool:
+    """Whether a module owns several matrices or stacks of them itself, or several of its parts own a stack each."""
+    if linear_map(module) is not None or is_norm(module):
+        return False
+    own = [p for p in module._parameters.values() if p is not None and p.dim() in (2, 3)]
+    stacks = sum(_owns_a_stack(child) for child in module.children())
+    return len(own) >= 2 or stacks >= 2
+
+
+def _owns_a_stack(module: nn.Module) -> bool:
+    return linear_map(module) is None and any(p is not None and p.dim() == 3 for p in module._parameters.values())
+
+
+def experts_of(block: nn.Module, holder: nn.Module) -> Experts | None:
+    """What the holder's tensors do in the block, if its code runs and a router chooses among them.
+
+    Args:
+        block: the module that may hold the router too.
+        holder: the module inside it, or itself, whose tensors they are.
+    """
+    tensors = {id(p) for p in holder.parameters() if p.dim() in (2, 3)}
+    for width in _widths(holder):
+        for record in run(block, width):
+            found = _read(block, holder, record, tensors)
+            if found is not None:
+                return found
+    return None
+
+
+def _widths(holder: nn.Module) -> Iterator[int]:
+    """What may be d_model: the sizes of the tensors, without the first, which counts experts."""
+    sizes = (size for p in holder.parameters() if p.dim() in (2, 3) for size in reversed(p.shape[1:]))
+    yield from dict.fromkeys(sizes)
+
+
+def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]) -> Experts | None:
+    names = {id(parameter): name for name, parameter in block.named_parameters()}
+    numel = {id(parameter): parameter.numel() for parameter in block.parameters()}
+    calls: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    for product in record.products:
+        if product.weight in tensors:
+            calls[product.weight].append((product.read, product.gave))
+    reads = {key: torch.cat([read for read, _ in value]) for key, value in calls.items() if _even(value)}
+    gives = {key: torch.cat([gave for _, gave in value]) for key, value in calls.items() if _even(value)}
+    between = _between(reads, gives)
+    if between is None:
+        return None
+    first, second, shown = between
+    rows, d, f = len(reads[second]), reads[first[0]].shape[-1], reads[second].shape[-1]
+    for product in record.products:
+        count = product.gave.shape[-1]
+        routes = product.weight in names and product.weight not in {*first, second} and product.read.shape[-1] == d
+        if routes and count >= 2 and numel[second] == count * d * f and rows % TOKENS == 0:
+            activation = name_of(shown, holder) or "an elementwise function without a known name"
+            chosen = tuple(names[key] for key in first)
+            return Experts(
+                chosen, names[second], names[product.weight or 0], count, rows // TOKENS, d, f, activation,
+                shown.is_gated, shown.gate_half,
+            )  # fmt: skip
+    return None
+
+
+def _even(calls: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    return len({(read.shape[-1], gave.shape[-1]) for read, gave in calls}) == 1
+
+
+def _between(
+    reads: dict[int, torch.Tensor], gives: dict[int, torch.Tensor]
+) -> tuple[tuple[int, ...], int, Link] | None:
+    """(first tensors, second tensor, function between them)."""
+    for first, second in permutations(gives, 2):
+        if len(gives[first]) == len(reads[second]):
+            found = link([gives[first]], reads[second])
+            if found is not None and (found.is_gated or not found.is_linear):
+                return (first,), second, found
+    for one, two, second in permutations(gives, 3):
+        if len(gives[one]) == len(gives[two]) == len(reads[second]) and one < two:
+            found = link([gives[one], gives[two]], reads[second])
+            if found is not None:
+                return (one, two) if found.activated == 0 else (two, one), second, found
+    return None
+
+
+def chosen_of_list(block: nn.Module, networks: list[nn.Module], width: int) -> tuple[str, int] | None:
+    """(name of the router's weight, experts that one token meets) where a block chooses among networks of a list."""
+    names = {id(parameter): name for name, parameter in block.named_parameters()}
+    inside = {id(p) for network in networks for p in network.parameters()}
+    seconds = {id(next(iter(network.parameters()))) for network in networks}
+    for record in run(block, width):
+        rows = sum(len(p.read) for p in record.products if p.weight in seconds)
+        for product in record.products:
+            routes = product.weight in names and product.weight not in inside
+            if routes and product.gave.shape[-1] == len(networks) and rows and rows % TOKENS == 0:
+                return names[product.weight or 0], rows // TOKENS
+    return None

@@ -1,0 +1,99 @@
+"""What is found: the feed-forward networks of a model, and what could not be placed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from torch import nn
+
+from positionwise.adapters.maps import Map
+from positionwise.spec import Component
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What a mixture of experts has beyond one expert."""
+
+    experts: int
+    top_k: int | None
+    """Routed experts that one token meets; None where neither the numbers nor the configuration say."""
+    routed: int
+    """Parameters of all routed experts."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One feed-forward network of a model."""
+
+    path: str
+    """Of the module that holds its maps, and maybe more than them: a layer where fc1 and fc2 stand in the layer."""
+    module: nn.Module
+    d_model: int
+    d_ff: int
+    """The width that enters the second map; of one routed expert in a mixture."""
+    activation: str
+    is_gated: bool
+    gate_half: str | None
+    """Of a fused gate and up map: which half is activated, first, second, even or odd, as the numbers show."""
+    layout: str
+    components: tuple[Component, ...]
+    parameters: tuple[tuple[str, nn.Parameter], ...]
+    """(name from the holder, parameter) of everything that the components count."""
+    first: tuple[Map, ...] = ()
+    """The map or maps that read the input, the activated one before the linear one; none for expert tensors."""
+    second: Map | None = None
+    position_wise: bool = True
+    mixture: Mixture | None = None
+    evidence: str = "numbers"
+    """numbers: its own code, run on numbers, shows it; structure: its shapes and the activation beside them do."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def per_instance(self) -> int:
+        """Parameters of the network in closed form."""
+        return sum(part.parameters for part in self.components)
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token meets; all of them where the choice of experts is not known."""
+        mixture = self.mixture
+        if mixture is None or mixture.top_k is None:
+            return self.per_instance
+        return self.per_instance - mixture.routed + mixture.routed // mixture.experts * mixture.top_k
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """Something that looks like a feed-forward network, or a layer without one, and why it is not counted as one."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the module itself'}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Found(Sequence[Site]):
+    """The sites in the order of the model, and what could not be placed."""
+
+    sites: tuple[Site, ...]
+    unplaced: tuple[Unplaced, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Site: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Site, ...]: ...
+    def __getitem__(self, index: int | slice) -> Site | tuple[Site, ...]:
+        """The site, or sites, at an index."""
+        return self.sites[index]
+
+    def __len__(self) -> int:
+        """How many sites there are."""
+        return len(self.sites)
+
+    def __iter__(self) -> Iterator[Site]:
+        """Each site in turn."""
+        return iter(self.sites)
