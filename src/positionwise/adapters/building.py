@@ -7,7 +7,7 @@ from torch import nn
 from positionwise.adapters.dense import Chain
 from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.mixtures import Experts
-from positionwise.adapters.numbers import is_norm
+from positionwise.adapters.running import is_norm
 from positionwise.adapters.sites import Mixture, Site
 from positionwise.feedforward import Network
 from positionwise.spec import Component
@@ -57,7 +57,7 @@ def _components(chain: Chain) -> list[Component]:
     else:
         rows = [("First linear map", first[0])]
     if chain.inner is not None:
-        rows.append((f"Depthwise {'×'.join(map(str, chain.inner.kernel))} conv", chain.inner))
+        rows.append((f"Depthwise {'x'.join(map(str, chain.inner.kernel))} conv", chain.inner))
     last = "Down map" if chain.is_gated else "Second conv" if second.kernel else "Second linear map"
     rows.append((last, second))
     return [Component(name, _calculation(name, entry), entry.parameters) for name, entry in rows]
@@ -85,7 +85,8 @@ def _with_adapters(
         return parameters, components
     down, up = pairs[0]
     size = sum(one.parameters + two.parameters for one, two in pairs)
-    calculation = f"{len(pairs)} × ({down.calculation} + {up.calculation})"
+    written = _calculation("Fused gate+up map", up) if chain.is_gated and len(chain.first) == 1 else up.calculation
+    calculation = f"{len(pairs)} × ({down.calculation} + {written.replace('(', '').replace(')', '')})"
     added = {id(p) for pair in pairs for entry in pair for p in entry.module.parameters()}
     more = [(name, p) for name, p in block.named_parameters() if id(p) in added]
     return [*parameters, *more], [*components, Component("Per-use low-rank adapters", calculation, size)]

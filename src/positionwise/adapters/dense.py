@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from positionwise.adapters.evidence import Link, link
 from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.names import held, name_of
-from positionwise.adapters.numbers import Product, Record, run
+from positionwise.adapters.numbers import Product, Record
+from positionwise.adapters.running import run
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def _fits(first: Map, second: Map) -> bool:
 
 def chains(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], bool]:
     """The block's chains, and whether its code ran, so that what is not among them is known not to be one."""
-    ran = False
+    wanted = {id(parameter) for entry in maps for parameter in entry.module.parameters() if parameter.dim() > 1}
     for width in dict.fromkeys(entry.wide_in for entry in maps):
-        for record in run(block, width):
+        for record in run(block, width, tuple(entry.module for entry in maps)):
             found = _proven(block, maps, record)
-            ran |= len({id(p.weight) for p in record.products}) > 0
-            if found:
-                return found, True
-    return [], ran
+            ran = wanted <= {product.weight for product in record.products}
+            if found or ran:
+                return found, ran
+    return [], False
 
 
 def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
@@ -79,7 +80,7 @@ def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
     seen = [(owners[p.weight], p) for p in record.products if p.weight in owners]
     found: list[Chain] = []
     for index, (second, product) in enumerate(seen):
-        chain = _chain(block, second, product, seen[:index])
+        chain = None if second.depthwise else _chain(block, second, product, seen[:index])
         if chain is not None:
             found.append(chain)
     return found
@@ -112,9 +113,12 @@ def _through(
 
 
 def _link(gave: list[Tensor], read: Tensor) -> Link | None:
-    if any(len(out) != len(read) for out in gave) or not len(read):
+    """The link, wherever the rows lie in a sequence that was padded between the maps."""
+    rows = len(gave[0])
+    if any(len(out) != rows for out in gave) or not 0 < rows <= len(read) < 2 * rows:
         return None
-    return link(gave, read)
+    found = (link(gave, read[start : start + rows]) for start in range(len(read) - rows + 1))
+    return next((between for between in found if between is not None), None)
 
 
 def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: Map, between: Link) -> Chain:
@@ -130,6 +134,7 @@ def _only_held(block: nn.Module) -> str | None:
 def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:
     """Chains by widths alone, where the block's code did not run: d → f and f → d with one activation held beside."""
     activation = _only_held(block)
+    wide = [entry for entry in maps if entry.depthwise]
     ends = [entry for entry in maps if not entry.depthwise and entry.wide_in != entry.wide_out]
     found: list[Chain] = []
     used: set[str] = set()
@@ -141,7 +146,8 @@ def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:
         alone = sum(_back(before[-1], entry) for entry in ends) == 1
         chosen = like if alone and len(like) == 2 else before[-1:]
         gated = len(chosen) == 2 or chosen[0].wide_out == 2 * second.wide_in
-        found.append(Chain(tuple(chosen), None, second, activation, gated, None, "structure"))
+        inner = wide[0] if len(wide) == 1 and wide[0].wide_in == second.wide_in else None
+        found.append(Chain(tuple(chosen), inner, second, activation, gated, None, "structure"))
         used |= {entry.path for entry in (*chosen, second)}
     return found
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+TOLERANCE = 2e-5
+"""Relative; some blocks compute in float32 whatever they are given."""
+COLUMNS = 256
+"""How many columns of a wide tensor are compared: enough to meet every pair of values many times."""
 NEAR = 5.0
 """Below this the published clamps do nothing."""
-HALVES = ("first", "second", "even", "odd")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Link:
     @property
     def is_identity(self) -> bool:
         """Whether nothing stands between the maps."""
-        return bool(torch.allclose(self.g, self.z, rtol=_tolerance(self.g), atol=_tolerance(self.g)))
+        return bool(torch.allclose(self.g, self.z, rtol=TOLERANCE, atol=TOLERANCE))
 
     @property
     def is_linear(self) -> bool:
@@ -49,6 +52,8 @@ def link(gave: list[Tensor], read: Tensor) -> Link | None:
         read: (n, f).
     """
     if len(gave) == 2:
+        if any(out.shape != read.shape for out in gave):
+            return None
         return _gated(gave[0], gave[1], read, (None, None))
     (out,) = gave
     width = read.shape[-1]
@@ -68,14 +73,22 @@ def _alone(out: Tensor, read: Tensor) -> Link | None:
 
 def _function(outs: list[Tensor], read: Tensor) -> tuple[Tensor, Tensor | None]:
     """(points, value) of read as a function of the outs; None where equal points have different values."""
-    stacked = torch.stack([out.flatten() for out in outs], -1).double()
-    points, group = torch.unique(stacked, dim=0, return_inverse=True)
-    flat = read.flatten().double()
-    high = torch.full((len(points),), -torch.inf, dtype=torch.double).scatter_reduce(0, group, flat, "amax")
-    low = torch.full((len(points),), torch.inf, dtype=torch.double).scatter_reduce(0, group, flat, "amin")
-    if not bool(((high - low) <= 1e-9 * (1 + high.abs())).all()):
-        return points, None
-    return points, high
+    columns = torch.arange(0, read.shape[1], -(-read.shape[1] // COLUMNS) * 2 - 1)  # odd steps: both of interleaved
+    flats = [out[:, columns].flatten().double() for out in outs]
+    group, kinds = torch.zeros(len(flats[0]), dtype=torch.long), []
+    for flat in flats:
+        values, index = torch.unique(flat, return_inverse=True)
+        group = group * len(values) + index
+        kinds.append(values)
+    flat = read[:, columns].flatten().double()
+    size = len(kinds[0]) * (len(kinds[1]) if len(kinds) > 1 else 1)
+    high = torch.full((size,), -torch.inf, dtype=torch.double).scatter_reduce(0, group, flat, "amax")
+    low = torch.full((size,), torch.inf, dtype=torch.double).scatter_reduce(0, group, flat, "amin")
+    met = torch.isfinite(high) & torch.isfinite(low)
+    points = torch.cartesian_prod(*kinds).reshape(size, len(kinds))[met]
+    high, low = high[met], low[met]
+    equal = bool(((high - low) <= TOLERANCE * (1 + high.abs())).all()) and len(points) * 2 <= len(flat)
+    return points, high if equal else None
 
 
 def _gated(first: Tensor, second: Tensor, read: Tensor, halves: tuple[str | None, str | None]) -> Link | None:
@@ -111,7 +124,7 @@ def _affine(z: Tensor, u: Tensor) -> bool:
     """Whether u = αz + β up to rounding, on the points below the clamps."""
     z, u = z[z < NEAR], u[z < NEAR]
     slope = (u[-1] - u[0]) / (z[-1] - z[0])
-    return bool(torch.allclose(u, u[0] + slope * (z - z[0]), rtol=_tolerance(u), atol=_tolerance(u)))
+    return bool(torch.allclose(u, u[0] + slope * (z - z[0]), rtol=TOLERANCE, atol=TOLERANCE))
 
 
 def _factor(points: Tensor, values: Tensor, activated: int) -> tuple[Tensor, Tensor, float, float | None] | None:
@@ -137,8 +150,3 @@ def _factor(points: Tensor, values: Tensor, activated: int) -> tuple[Tensor, Ten
     if len(beyond) and bool((beyond < -1e-3).all()):
         limit = round((beyond + ups.max()).median().item(), 3)
     return torch.stack(z), torch.stack(g), round(offset, 4) + 0.0, limit
-
-
-def _tolerance(values: Tensor) -> float:
-    """Room for functions computed in float32, which some blocks do whatever they are given."""
-    return 2e-5

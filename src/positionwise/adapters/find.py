@@ -38,6 +38,7 @@ class _Search:
         self.unplaced: dict[str, Unplaced] = {}
         self.known: dict[Any, Any] = {}
         self.claimed: set[int] = set()
+        self.pending: list[tuple[str, nn.Module]] = []
 
     def found(self) -> Found:
         self._visit(self.model, "", ())
@@ -58,7 +59,9 @@ class _Search:
             return
         self._dense(module, path, above)
         self._list_of_experts(module, path)
-        self._expert_tensors(module, path, above)
+        if holds_expert_tensors(module):
+            self.pending.append((path, module))
+        self._expert_tensors(module, path)
 
     def _dense(self, block: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
         maps = [entry for entry in own_maps(block) if not self._inside_site(path, entry.path)]
@@ -85,20 +88,21 @@ class _Search:
         return any(prefix in self.sites for prefix in prefixes)
 
     def _list_of_experts(self, block: nn.Module, path: str) -> None:
+        """Networks of one kind in a list of the block, where a router of the block chooses among them."""
         for name, part in block.named_children():
-            prefix = f"{path}.{name}" if path else name
-            lists = [(prefix, part)] if isinstance(part, nn.ModuleList | nn.ModuleDict) else []
-            for where, parts in lists:
-                experts = [self.sites.get(f"{where}.{key}") for key, _ in parts.named_children()]
-                if len(experts) < 2 or None in experts:
-                    continue
-                if len({site.components for site in experts if site}) > 1:
-                    continue
-                key = ("list", _kind(block))
-                if key not in self.known:
-                    self.known[key] = chosen_of_list(block, list(parts.children()), experts[0].d_model)
-                if self.known[key] is not None:
-                    self._merge(building.listed_mixture(path, block, self.known[key], experts, self._beside(path, where)))
+            where = f"{path}.{name}" if path else name
+            if not isinstance(part, nn.ModuleList | nn.ModuleDict):
+                continue
+            parts = {f"{where}.{key}": one for key, one in part.named_children() if any(True for _ in one.parameters())}
+            experts = [self.sites[place] for place in parts if place in self.sites]
+            if len(experts) < max(2, len(parts)) or len({site.components for site in experts}) > 1:
+                continue
+            key = ("list", _kind(block))
+            if key not in self.known:
+                self.known[key] = chosen_of_list(block, list(parts.values()), experts[0].d_model)
+            if self.known[key] is not None:
+                shared = self._beside(path, where)
+                self._merge(building.listed_mixture(path, block, self.known[key], experts, shared))
 
     def _beside(self, path: str, experts: str) -> list[Site]:
         """Sites in a block that are not among its experts: the shared ones."""
@@ -110,18 +114,22 @@ class _Search:
         start = f"{site.path}." if site.path else ""
         self.sites = {p: s for p, s in self.sites.items() if not p.startswith(start)} | {site.path: site}
 
-    def _expert_tensors(self, holder: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
-        if not holds_expert_tensors(holder):
-            return
-        for where, block in [(path, holder), *reversed(above)][:3]:
-            if isinstance(block, nn.ModuleList | nn.ModuleDict):
+    def _expert_tensors(self, block: nn.Module, path: str) -> None:
+        """Expert tensors of the block or its parts, tried in ever larger blocks until the router is among them."""
+        start = f"{path}." if path else ""
+        for where, holder in list(self.pending):
+            below = where[len(start) :] if where != path else ""
+            if where != path and not where.startswith(start):
                 continue
-            key = ("experts", _kind(block), path[len(where) :])
+            if below.count(".") > 1 or isinstance(block, nn.ModuleList):
+                self.pending.remove((where, holder))
+                continue
+            key = ("experts", _kind(block), below)
             if key not in self.known:
                 self.known[key] = experts_of(block, holder)
             if self.known[key] is not None:
-                return self._mixture(where, block, self.known[key], path)
-        return None
+                self.pending.remove((where, holder))
+                self._mixture(path, block, self.known[key], where)
 
     def _mixture(self, path: str, block: nn.Module, experts: Experts, holder: str) -> None:
         shared = self._beside(path, holder) if holder != path else self._beside(path, f"{path}.none")

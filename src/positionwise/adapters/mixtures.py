@@ -13,7 +13,8 @@ from torch import nn
 from positionwise.adapters.evidence import Link, link
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.names import name_of
-from positionwise.adapters.numbers import TOKENS, Record, is_norm, run
+from positionwise.adapters.numbers import TOKENS, Record
+from positionwise.adapters.running import is_norm, run
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,9 @@ def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]
         if routes and count >= 2 and numel[second] == count * d * f and rows % TOKENS == 0:
             activation = name_of(shown, holder) or "an elementwise function without a known name"
             chosen = tuple(names[key] for key in first)
+            top_k = _chosen(record, count) or rows // TOKENS
             return Experts(
-                chosen, names[second], names[product.weight or 0], count, rows // TOKENS, d, f, activation,
+                chosen, names[second], names[product.weight or 0], count, top_k, d, f, activation,
                 shown.is_gated, shown.gate_half,
             )  # fmt: skip
     return None
@@ -126,5 +128,15 @@ def chosen_of_list(block: nn.Module, networks: list[nn.Module], width: int) -> t
         for product in record.products:
             routes = product.weight in names and product.weight not in inside
             if routes and product.gave.shape[-1] == len(networks) and rows and rows % TOKENS == 0:
-                return names[product.weight or 0], rows // TOKENS
+                return names[product.weight or 0], _chosen(record, len(networks)) or rows // TOKENS
+    return None
+
+
+def _chosen(record: Record, experts: int) -> int | None:
+    """Experts of a token, where a router gives a weight for each expert and zero for those that are not chosen."""
+    for output in record.outputs:
+        if output.shape[-1] == experts and output.is_floating_point():
+            met = (output != 0).sum(-1)
+            if 0 < int(met.max()) < experts:
+                return int(met.max())
     return None

@@ -1,0 +1,125 @@
+"""Calling a block on numbers: on a copy of its structure, in the ways that blocks are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from positionwise.adapters.maps import linear_map
+from positionwise.adapters.numbers import GRID, SIDE, TOKENS, Record, WithoutWeights
+
+_RETURNS = (lambda x: (x, None), lambda x: x, lambda x: (x, None, None))
+"""What attention gives in published layers: its output with weights or a cache beside, or alone."""
+
+
+def run(block: nn.Module, width: int, kept: tuple[nn.Module, ...] = ()) -> Iterator[Record]:
+    """Records of a block's forward, one for each way of calling it that its code accepts.
+
+    Args:
+        block: any module; a copy of its structure is run, which shares its weights, so that nothing of it changes.
+        width: channels of its input.
+        kept: where given, parts with several maps of which none is among these are passed by: what goes in comes out.
+    """
+    dtype = torch.float64
+    x = torch.tensor(GRID, dtype=dtype)[torch.arange(TOKENS * width) % len(GRID)].reshape(1, TOKENS, width)
+    inputs = (x, x[0], x.mT, x.mT.reshape(1, width, SIDE, SIDE), x.reshape(1, SIDE, SIDE, width))
+    by = _passed_by(block, kept) if kept else ()
+    for returns in _RETURNS if by else (None,):
+        for tensor in inputs:
+            for filler in (None, tensor, SIDE, torch.ones(1, TOKENS, 1, dtype=dtype)):
+                arguments = _arguments(block, tensor, filler)
+                record = None if arguments is None else _run(block, arguments, by, returns)
+                if record is not None:
+                    yield record
+                if arguments is None or len(arguments) == 1:
+                    break  # no filler was asked for
+
+
+def _passed_by(block: nn.Module, kept: tuple[nn.Module, ...]) -> tuple[str, ...]:
+    """Names of the block's parts that hold several maps and none of the kept ones: attention and its like."""
+    names = []
+    for name, part in block.named_children():
+        modules = list(part.modules())
+        several = isinstance(part, nn.MultiheadAttention) or sum(linear_map(m) is not None for m in modules) >= 2
+        if several and not any(one is keep for one in modules for keep in kept):
+            names.append(name)
+    return tuple(names)
+
+
+def _arguments(block: nn.Module, tensor: Tensor, filler: Any) -> tuple[Any, ...] | None:
+    """What to call forward with: the tensor, and the filler for every other argument without a default."""
+    try:
+        parameters = list(inspect.signature(block.forward).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    required = sum(p.default is p.empty for p in positional)
+    return (tensor, *[filler] * (required - 1))
+
+
+def _run(block: nn.Module, arguments: tuple[Any, ...], by: tuple[str, ...], returns: Any) -> Record | None:
+    mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())})
+    try:
+        copy = _skeleton(block, mode.record)
+        for name in by:
+            copy.get_submodule(name).forward = _pass(returns)
+        with torch.no_grad(), torch.device("cpu"), mode:
+            copy(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
+    except Exception:  # whatever the block's code raises on numbers it did not expect: this way of calling is not one
+        return None
+    return mode.record
+
+
+def _pass(returns: Any) -> Any:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return returns(next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))
+
+    return forward
+
+
+def _skeleton(module: nn.Module, record: Record) -> nn.Module:
+    """A copy that shares the weights: in evaluation, without hooks, norms passed by, and outputs noted."""
+    copies: dict[int, nn.Module] = {}
+    for part in module.modules():
+        copy = copies[id(part)] = object.__new__(type(part))
+        copy.__dict__.update(part.__dict__)
+        for name, value in part.__dict__.items():
+            if isinstance(value, dict):
+                copy.__dict__[name] = type(value)() if name.endswith("hooks") else value.copy()
+        copy.training = False
+    for part in copies.values():
+        part._modules = {name: child if child is None else copies[id(child)] for name, child in part._modules.items()}
+        _prepare(part, record)
+    return copies[id(module)]
+
+
+def _prepare(part: nn.Module, record: Record) -> None:
+    original = getattr(type(part).forward, "__wrapped__", None)
+    if is_norm(part):
+        part.forward = lambda x, *_args, **_kwargs: x
+    elif original is not None and any(w is not None and w.dim() == 3 for w in part._parameters.values()):
+        part.forward = MethodType(original, part)  # its plain loop over experts, not a grouped kernel
+    else:
+        part.register_forward_hook(_note(record))
+
+
+def _note(record: Record) -> Any:
+    def look(_module: nn.Module, _args: Any, output: Any) -> None:
+        tensors = output if isinstance(output, tuple) else (output,)
+        record.outputs.extend(t for t in tensors if isinstance(t, Tensor) and t.dim() == 2 and len(t) == TOKENS)
+
+    return look
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a normalisation or a learned scale: a leaf that owns vectors only."""
+    own = [parameter for parameter in module._parameters.values() if parameter is not None]
+    vectors = bool(own) and all(parameter.dim() == 1 and parameter.numel() > 1 for parameter in own)
+    return (vectors and not any(True for _ in module.children())) or type(module).__name__.endswith("Norm")
