@@ -154,11 +154,14 @@ def _mixture_site(
 ) -> Site:  # fmt: skip
     d, f, activation, gated, half = what
     named = dict(block.named_parameters())
-    norms = {f"{n}.{leaf}" for n, m in block.named_modules() if is_norm(m) and n for leaf in m._parameters}
+    norms = {
+        f"{n}.{leaf}" for n, m in block.named_modules() if n and is_norm(m) for leaf, p in m._parameters.items()
+        if p is not None and p.numel() != mixture.experts
+    }  # fmt: skip
     in_shared = {id(p) for site in shared for _, p in site.parameters}
     rest = {n: p for n, p in named.items() if n not in experts and id(p) not in in_shared and n not in norms}
     top = router.partition(".")[0]
-    routing = {n: p for n, p in rest.items() if n == router or n.startswith(f"{top}.") or n == f"{router[:-6]}bias"}
+    routing = {n: p for n, p in rest.items() if n.startswith(f"{top}.") or n == router or p.numel() == mixture.experts}
     components = [_router(routing, router, mixture.experts, d), *rows]
     if shared:
         text = " + ".join(_short(site) for site in shared)
@@ -167,11 +170,10 @@ def _mixture_site(
         if name in routing:
             continue
         size = parameter.numel()
-        label = "Shared-expert gate" if size == d else "Output bias" if parameter.dim() == 1 else name
         if size == d and parameter.dim() == 1:
             components.append(Component("Output bias", f"{d:,}", size))
         elif size == d:
-            components.append(Component(label, f"{d:,} × 1", size))
+            components.append(Component("Shared-expert gate", f"{d:,} × 1", size))
         else:
             components.append(Component(name, " × ".join(f"{s:,}" for s in parameter.shape), size))
     counted = [(n, p) for n, p in named.items() if n not in norms]

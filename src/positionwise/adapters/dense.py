@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from positionwise.adapters.evidence import Link, link
 from positionwise.adapters.maps import Map, linear_map
-from positionwise.adapters.names import held, name_of
-from positionwise.adapters.numbers import Product, Record
+from positionwise.adapters.names import UNKNOWN, held, name_of
+from positionwise.adapters.numbers import TOKENS, Product, Record
 from positionwise.adapters.running import run
 
 
@@ -36,19 +36,22 @@ class Chain:
 def own_maps(block: nn.Module) -> list[Map]:
     """The maps that belong to a block itself: children, children in plain lists, and those of thin wrappers.
 
-    A thin wrapper is a part with one map among its children, such as the intermediate and output parts of BERT.
+    A thin wrapper is a part with one map among its children, or two of one shape, such as BERT's intermediate and
+    output parts.
     """
     found = []
     for name, child in block.named_children():
-        parts = list(child.named_children()) if isinstance(child, nn.ModuleList) else [("", child)]
-        for index, part in parts:
-            path = f"{name}.{index}" if index else name
+        listed = isinstance(child, nn.ModuleList | nn.ModuleDict)
+        parts = {f"{name}.{key}": part for key, part in child.named_children()} if listed else {name: child}
+        for path, part in parts.items():
             own = linear_map(part, path)
-            inside = [linear_map(leaf, f"{path}.{leaf_name}") for leaf_name, leaf in part.named_children()]
+            inside = [linear_map(leaf, f"{path}.{key}") for key, leaf in part.named_children()]
             wrapped = [entry for entry in inside if entry is not None]
             if own is not None:
                 found.append(own)
-            elif len(wrapped) == 1 and not isinstance(part, nn.ModuleList | nn.ModuleDict):
+            elif isinstance(part, nn.MultiheadAttention):
+                continue  # its other maps are parameters of its own
+            elif len({(entry.wide_in, entry.wide_out) for entry in wrapped}) == 1 and len(wrapped) <= 2:
                 found += wrapped
     return found
 
@@ -115,14 +118,14 @@ def _through(
 def _link(gave: list[Tensor], read: Tensor) -> Link | None:
     """The link, wherever the rows lie in a sequence that was padded between the maps."""
     rows = len(gave[0])
-    if any(len(out) != rows for out in gave) or not 0 < rows <= len(read) < 2 * rows:
-        return None
+    if any(len(out) != rows for out in gave) or not TOKENS <= rows <= len(read) < 2 * rows:
+        return None  # a squeezed block reads one row for all positions
     found = (link(gave, read[start : start + rows]) for start in range(len(read) - rows + 1))
     return next((between for between in found if between is not None), None)
 
 
 def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: Map, between: Link) -> Chain:
-    name = name_of(between, block) or _only_held(block) or "an elementwise function without a known name"
+    name = name_of(between, block) or _only_held(block) or UNKNOWN
     return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers")
 
 

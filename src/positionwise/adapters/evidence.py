@@ -141,12 +141,11 @@ def _factor(points: Tensor, values: Tensor, activated: int) -> tuple[Tensor, Ten
         g.append(slope)
         if slope.abs() > 1e-3:
             offsets.append(u[0] / slope - up[0])
-            limits += [values[far] / slope - offsets[-1] - ups[far]]
+            seen = values[far] / slope - offsets[-1]
+            limits.append(torch.where(seen < ups[far] - 1e-3, seen, torch.inf))
     if len(z) < 3 or not offsets:
         return None
     offset = torch.stack(offsets).median().item()
-    beyond = torch.cat(limits) if limits else torch.empty(0)
-    limit = None
-    if len(beyond) and bool((beyond < -1e-3).all()):
-        limit = round((beyond + ups.max()).median().item(), 3)
+    beyond = torch.cat(limits)
+    limit = round(beyond.median().item(), 3) if len(beyond) and bool(torch.isfinite(beyond).all()) else None
     return torch.stack(z), torch.stack(g), round(offset, 4) + 0.0, limit

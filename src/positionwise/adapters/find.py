@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from typing import Any
 
 from torch import nn
@@ -11,6 +11,7 @@ from positionwise.adapters import building
 from positionwise.adapters.dense import Chain, by_structure, chains, may_pair, moved, own_maps
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
+from positionwise.adapters.running import is_norm
 from positionwise.adapters.sites import Found, Site, Unplaced
 from positionwise.feedforward import Network
 
@@ -42,6 +43,7 @@ class _Search:
 
     def found(self) -> Found:
         self._visit(self.model, "", ())
+        self._layers_without()
         order = {path: index for index, (path, _) in enumerate(self.model.named_modules(remove_duplicate=False))}
         sites = sorted(self.sites.values(), key=lambda site: order[site.path])
         return Found(tuple(sites), tuple(self.unplaced.values()))
@@ -136,6 +138,26 @@ class _Search:
         self._merge(building.tensor_mixture(path, block, experts, holder, shared))
 
 
+    def _layers_without(self) -> None:
+        """Layers of a stack in which nothing was found are said, so that no network is left out silently."""
+        said = [*self.sites, *self.unplaced]
+        kinds: dict[Any, list[str]] = defaultdict(list)
+        for name, part in self.model.named_modules():
+            below = f"{name}." if name else ""
+            if not isinstance(part, nn.ModuleList) or any(f"{name}.".startswith(f"{p}.") for p in said if p):
+                continue
+            for key, layer in part.named_children():
+                path = below + key
+                inside = any(entry == path or entry.startswith(f"{path}.") for entry in said)
+                if not inside and sum(linear_map(leaf) is not None for leaf in layer.modules()) >= 2:
+                    kinds[name, type(layer)].append(path)
+        for paths in kinds.values():
+            layer = self.model.get_submodule(paths[0])
+            parts = ", ".join(f"{key} {type(child).__name__}" for key, child in layer.named_children())
+            reason = f"{len(paths)} of this kind of layer hold maps, but no feed-forward network was recognised ({parts})"
+            self.unplaced[paths[0]] = Unplaced(paths[0], reason)
+
+
 def _key(site: Site, sites: dict[str, Site]) -> str:
     """A place of its own for each of several networks in one layer."""
     return site.path if site.path not in sites else f"{site.path}#{site.second.path if site.second else len(sites)}"
@@ -159,6 +181,8 @@ def _not_a_network(
         return f"its output is not as wide as its input ({text}): a projection or a head"
     if len(first.layout) and "nn.Conv" in first.layout and _convolutional(chain, above):
         return f"a convolutional block ({text})"
+    if above and is_norm(above[-1][1]):
+        return f"a part of a normalisation ({text})"
     if path and not _in_a_layer(path, block, chain, above):
         return f"it stands outside of the layers ({text})"
     return None
@@ -183,10 +207,3 @@ def _mixes(part: nn.Module) -> bool:
     maps = sum(linear_map(child) is not None for child in part.modules())
     listed = any(isinstance(child, nn.ModuleList | nn.ModuleDict) for child in part.modules())
     return isinstance(part, nn.MultiheadAttention) or (maps >= 3 and not listed)
-
-
-def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Elements of lists that hold maps: the layers of a stack."""
-    for name, part in model.named_modules():
-        if isinstance(part, nn.ModuleList):
-            yield from ((f"{name}.{key}", child) for key, child in part.named_children())

@@ -12,9 +12,9 @@ from torch import nn
 
 from positionwise.adapters.evidence import Link, link
 from positionwise.adapters.maps import linear_map
-from positionwise.adapters.names import name_of
+from positionwise.adapters.names import UNKNOWN, name_of
 from positionwise.adapters.numbers import TOKENS, Record
-from positionwise.adapters.running import is_norm, run
+from positionwise.adapters.running import is_norm, run, run_experts
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Experts:
     second: str
     router: str
     experts: int
-    top_k: int
+    top_k: int | None
+    """Experts that one token meets; None where neither the numbers nor the block's own words tell."""
     d_model: int
     d_ff: int
     activation: str
@@ -38,13 +39,17 @@ def holds_expert_tensors(module: nn.Module) -> bool:
     """Whether a module owns several matrices or stacks of them itself, or several of its parts own a stack each."""
     if linear_map(module) is not None or is_norm(module):
         return False
-    own = [p for p in module._parameters.values() if p is not None and p.dim() in (2, 3)]
+    own = [p for p in _own(module) if p.dim() in (2, 3)]
     stacks = sum(_owns_a_stack(child) for child in module.children())
     return len(own) >= 2 or stacks >= 2
 
 
 def _owns_a_stack(module: nn.Module) -> bool:
-    return linear_map(module) is None and any(p is not None and p.dim() == 3 for p in module._parameters.values())
+    return linear_map(module) is None and any(p.dim() == 3 for p in _own(module))
+
+
+def _own(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module._parameters.values() if parameter is not None]
 
 
 def experts_of(block: nn.Module, holder: nn.Module) -> Experts | None:
@@ -60,6 +65,42 @@ def experts_of(block: nn.Module, holder: nn.Module) -> Experts | None:
             found = _read(block, holder, record, tensors)
             if found is not None:
                 return found
+    return _alone(block, holder, tensors)
+
+
+def _alone(block: nn.Module, holder: nn.Module, tensors: set[int]) -> Experts | None:
+    """The same with a choice made up, where the router's own code does not run: the router is the map to E numbers."""
+    stacks = [p for p in holder.parameters() if p.dim() == 3]
+    beside = {id(p) for part in holder.modules() if any(p.dim() == 3 for p in _own(part)) for p in _own(part)}
+    for width in _widths(holder) if stacks else ():
+        shape = (len(stacks[0]), width)
+        routers = [n for n, p in block.named_parameters() if tuple(p.shape) == shape and id(p) not in beside]
+        for record in run_experts(holder, width, len(stacks[0])) if routers else ():
+            between = _between(*_joined(record, tensors))
+            if between is not None:
+                names = {id(parameter): name for name, parameter in block.named_parameters()}
+                first, second, shown = between
+                d, f = width, _joined(record, tensors)[0][second].shape[-1]
+                return Experts(
+                    tuple(names[key] for key in first), names[second], routers[0], len(stacks[0]), said_top_k(block),
+                    d, f, name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
+                )  # fmt: skip
+    return None
+
+
+TOP_K = (
+    "top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts", "num_selected_experts",
+    "moe_k", "topk", "experts_per_token",
+)  # fmt: skip
+
+
+def said_top_k(block: nn.Module) -> int | None:
+    """What a block's parts, or their configuration, call the number of experts of a token."""
+    for part in block.modules():
+        for holder in (part.__dict__, getattr(part.__dict__.get("config"), "__dict__", {})):
+            for name in TOP_K:
+                if isinstance(holder.get(name), int):
+                    return int(holder[name])
     return None
 
 
@@ -72,12 +113,7 @@ def _widths(holder: nn.Module) -> Iterator[int]:
 def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]) -> Experts | None:
     names = {id(parameter): name for name, parameter in block.named_parameters()}
     numel = {id(parameter): parameter.numel() for parameter in block.parameters()}
-    calls: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
-    for product in record.products:
-        if product.weight in tensors:
-            calls[product.weight].append((product.read, product.gave))
-    reads = {key: torch.cat([read for read, _ in value]) for key, value in calls.items() if _even(value)}
-    gives = {key: torch.cat([gave for _, gave in value]) for key, value in calls.items() if _even(value)}
+    reads, gives = _joined(record, tensors)
     between = _between(reads, gives)
     if between is None:
         return None
@@ -87,14 +123,24 @@ def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]
         count = product.gave.shape[-1]
         routes = product.weight in names and product.weight not in {*first, second} and product.read.shape[-1] == d
         if routes and count >= 2 and numel[second] == count * d * f and rows % TOKENS == 0:
-            activation = name_of(shown, holder) or "an elementwise function without a known name"
-            chosen = tuple(names[key] for key in first)
             top_k = _chosen(record, count) or rows // TOKENS
+            chosen = tuple(names[key] for key in first)
             return Experts(
-                chosen, names[second], names[product.weight or 0], count, top_k, d, f, activation,
+                chosen, names[second], names[product.weight or 0], count, top_k, d, f, name_of(shown, holder) or UNKNOWN,
                 shown.is_gated, shown.gate_half,
             )  # fmt: skip
     return None
+
+
+def _joined(record: Record, tensors: set[int]) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """What each tensor's products read and gave, all experts' rows together."""
+    calls: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    for product in record.products:
+        if product.weight in tensors:
+            calls[product.weight].append((product.read, product.gave))
+    even = {key: value for key, value in calls.items() if _even(value)}
+    reads = {key: torch.cat([read for read, _ in value]) for key, value in even.items()}
+    return reads, {key: torch.cat([gave for _, gave in value]) for key, value in even.items()}
 
 
 def _even(calls: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:

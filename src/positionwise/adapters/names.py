@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from positionwise.activations import ACTIVATIONS
 from positionwise.adapters.evidence import NEAR, Link
 
+UNKNOWN = "an elementwise function without a known name"
+
 Function = Callable[[Tensor], Tensor]
 
 _FURTHER: dict[str, Function] = {

@@ -40,6 +40,17 @@ def run(block: nn.Module, width: int, kept: tuple[nn.Module, ...] = ()) -> Itera
                     break  # no filler was asked for
 
 
+def run_experts(holder: nn.Module, width: int, experts: int) -> Iterator[Record]:
+    """Records of a module that is given its input, the experts chosen for it, and their weights, in either order."""
+    x = torch.tensor(GRID, dtype=torch.float64)[torch.arange(TOKENS * width) % len(GRID)].reshape(TOKENS, width)
+    chosen = torch.arange(TOKENS * 2).reshape(TOKENS, 2) % experts
+    weights = torch.ones(TOKENS, 2, dtype=torch.float64)
+    for arguments in ((x, chosen, weights), (x, weights, chosen), (x[None], chosen, weights), (x, chosen)):
+        record = _run(holder, arguments, (), None)
+        if record is not None:
+            yield record
+
+
 def _passed_by(block: nn.Module, kept: tuple[nn.Module, ...]) -> tuple[str, ...]:
     """Names of the block's parts that hold several maps and none of the kept ones: attention and its like."""
     names = []
@@ -120,6 +131,8 @@ def _note(record: Record) -> Any:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether a module is a normalisation or a learned scale: a leaf that owns vectors only."""
+    if linear_map(module) is not None:
+        return False
     own = [parameter for parameter in module._parameters.values() if parameter is not None]
-    vectors = bool(own) and all(parameter.dim() == 1 and parameter.numel() > 1 for parameter in own)
+    vectors = bool(own) and all(parameter.numel() == max(parameter.shape, default=0) > 1 for parameter in own)
     return (vectors and not any(True for _ in module.children())) or type(module).__name__.endswith("Norm")
