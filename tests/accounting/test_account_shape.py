@@ -21,6 +21,8 @@ CONTRACT = """
     "source": {"package": "...", "version": "...", "revision": null, "file": "...", "lines": [1, 2]}}]},
  "components": [{"name": "...", "parameters": 0}], "notes": []}
 """
+BESIDE = {"frozen", "weights", "unplaced"}
+BESIDE_IN_A_GROUP = {"position_wise", "evidence", "notes"}
 TARGETS = {
     "base": lambda: "transformer-base",
     "keras": lambda: "keras-translation",
@@ -54,6 +56,9 @@ def test_the_dictionary_has_the_contracts_keys():
     group = expected["feed_forward"]["groups"][0]
     group["output"] = group["input"]
     expected["components"] = group["components"]
+    for found in entry["feed_forward"]["groups"]:
+        assert {key for key in BESIDE_IN_A_GROUP if found.pop(key, None) is not None} == BESIDE_IN_A_GROUP
+    assert {key for key in BESIDE if entry.pop(key, None) is not None} == BESIDE
     assert shape(entry) == expected
     assert list(entry) == list(contract)
     assert list(entry["feed_forward"]["groups"][0]) == list(contract["feed_forward"]["groups"][0])

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
-from positionwise.accounting.enumeration import (
-    feed_forward_groups,
-    packed_sizes,
-    parameter_sizes,
-    tied_names,
-)
-from positionwise.accounting.ledger import Account, FeedForwardAccount, Group
+from positionwise.accounting.enumeration import feed_forward_groups, parameter_sizes
+from positionwise.accounting.ledger import Account
+from positionwise.accounting.modules import CONVENTION, account_from, account_of_module, compare
 from positionwise.errors import AccountError, MissingGroupError, SpecError
-from positionwise.feedforward import FeedForward, Network, SeparableLinear
-from positionwise.kernels import is_plain
-from positionwise.spec import Component, FFNSpec
+from positionwise.feedforward import FeedForward
+from positionwise.spec import FFNSpec
 
 if TYPE_CHECKING:
+    from positionwise.accounting.targets import Target
     from positionwise.transformer import TransformerConfig
-
-CONVENTION = "FLOPs: a multiply-add counts as two; products only, without biases, norms, softmax and activations."
 
 
 def account(
@@ -33,7 +30,9 @@ def account(
     """Count a model's parameters exactly, and its feed-forward networks among them.
 
     Args:
-        target: an `FFNSpec`; a module; a `TransformerConfig`; or the name of a preset.
+        target: an `FFNSpec`; any module, transformers models among them; a configuration; a folder with a
+            ``config.json``, or such a file (as a path); or the name of a preset. A configuration's model is built on
+            the meta device, without weights: the class that ``architectures[0]`` names, else the base model.
         vocab_size: of a preset, instead of its own.
         batch: sequences, and
         sequence: positions of each, to give FLOPs and bytes as well.
@@ -46,20 +45,32 @@ def account(
             the parameters differ; the message names the rows.
     """
     tokens = _tokens(batch, sequence)
-    if vocab_size is not None and not isinstance(target, str):
-        raise AccountError(f"expected vocab_size with a preset only; got it with {type(target).__name__}")
+    if vocab_size is not None and not (isinstance(target, str) and not _is_place(target)):
+        raise AccountError(f"expected vocab_size with a preset only; got it with {_told(target)}")
+    if isinstance(target, os.PathLike) or (isinstance(target, str) and _is_place(target)):
+        return _place(Path(target), batch, sequence)
     if isinstance(target, str):
         return _preset(target, vocab_size, batch, sequence)
     if isinstance(target, FFNSpec):
         block = FeedForward.from_spec(replace(target, device="meta"))
-        return _module(block, _spec_name(target), tokens)
-    if _is_config(target):
+        return account_of_module(block, f"FeedForward({target.d_model}, {target.d_ff})", tokens)
+    if _is_own_config(target):
         return _configuration(target, type(target).__name__, batch, sequence)
-    if isinstance(target, nn.Module) and _is_config(getattr(target, "config", None)):
+    if isinstance(target, nn.Module) and _is_own_config(getattr(target, "config", None)):
         return _configuration(cast(Any, target.config), type(target).__name__, batch, sequence, target)
     if isinstance(target, nn.Module):
-        return _module(target, type(target).__name__, tokens)
-    raise AccountError(f"expected a spec, a module, a configuration or a preset's name; got {type(target).__name__}")
+        return account_of_module(target, type(target).__name__, tokens, config=getattr(target, "config", None))
+    if _is_library_config(target):
+        from positionwise.accounting import targets
+
+        return _target(targets.from_config(target), batch, sequence)
+    raise AccountError(
+        f"expected a spec, a module, a configuration, a path or a preset's name; got {type(target).__name__}"
+    )
+
+
+def _told(target: Any) -> str:
+    return f"the path {target}" if isinstance(target, str | os.PathLike) else type(target).__name__
 
 
 def _tokens(batch: int | None, sequence: int | None) -> int | None:
@@ -72,16 +83,53 @@ def _tokens(batch: int | None, sequence: int | None) -> int | None:
     return batch * sequence
 
 
-def _spec_name(spec: FFNSpec) -> str:
-    return f"FeedForward({spec.d_model}, {spec.d_ff})"
+def _is_place(name: str) -> bool:
+    """Whether a string is a path: it looks like one, or something of that name is there and no preset is."""
+    if os.sep in name or name.startswith(".") or name.endswith(".json"):
+        return True
+    return Path(name).exists() and not _is_preset(name)
 
 
-def _is_config(target: Any) -> bool:
+def _is_preset(name: str) -> bool:
+    try:
+        from positionwise.transformer import preset
+
+        preset(name)
+    except (SpecError, ModuleNotFoundError):
+        return False
+    return True
+
+
+def _is_own_config(target: Any) -> bool:
     if not any(part.__module__.startswith("positionwise.transformer") for part in type(target).__mro__):
         return False
     from positionwise.transformer import TransformerConfig
 
     return isinstance(target, TransformerConfig)
+
+
+def _is_library_config(target: Any) -> bool:
+    library = sys.modules.get("transformers")
+    return library is not None and isinstance(target, library.PreTrainedConfig)
+
+
+def _place(path: Path, batch: int | None, sequence: int | None) -> Account:
+    from positionwise.accounting import targets
+
+    return _target(targets.read(path), batch, sequence)
+
+
+def _target(target: Target, batch: int | None, sequence: int | None) -> Account:
+    """A configuration's model, built without weights, and its folder's weights as a witness."""
+    from positionwise.accounting import checkpoint, targets
+
+    if _is_own_config(target.config):
+        counted = _configuration(cast(Any, target.config), target.name, batch, sequence)
+        return replace(counted, notes=(*target.notes, *counted.notes))
+    model = targets.build(target)
+    entries = None if target.folder is None else checkpoint.headers(target.folder)
+    notes = target.notes + (() if entries is None else checkpoint.differences(entries, model))
+    return account_of_module(model, target.name, _tokens(batch, sequence), notes, target.config)
 
 
 def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int | None) -> Account:
@@ -92,7 +140,7 @@ def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int 
     try:
         config = preset(name, vocab_size)
     except SpecError as error:
-        raise AccountError(str(error)) from None
+        raise AccountError(f"{error}; nor is it a folder or a file") from None
     return _configuration(config, name, batch, sequence)
 
 
@@ -112,96 +160,9 @@ def _configuration(
     rows = transformers.closed_form(config)
     compare({row.name: row.parameters for row in rows}, counted)
     groups = feed_forward_groups(model, transformers.POSITIONS, _tokens(batch, sequence))
-    notes = ["The output map is the target's embedding, counted once."] if config.tie_word_embeddings else []
+    notes = ("The output map is the target's embedding, counted once.",) if config.tie_word_embeddings else ()
     flops = None
     if batch is not None and sequence is not None:
         flops = transformers.forward_flops(config, batch, sequence)
-        notes.append(CONVENTION)
-    return _account(name, rows, groups, sum(group.total for group in groups), model, notes, flops)
-
-
-def _module(module: nn.Module, name: str, tokens: int | None) -> Account:
-    """A module's parameters, its feed-forward networks each held against their closed form."""
-    groups = feed_forward_groups(module, tokens=tokens)
-    blocks = [(path, part) for path, part in module.named_modules() if isinstance(part, Network)]
-    inside = {id(parameter) for _, block in blocks for parameter in block.parameters()}
-    rest: dict[str, int] = defaultdict(int)
-    distinct = 0
-    for path, parameter, size in parameter_sizes(module):
-        if id(parameter) in inside:
-            distinct += size
-        else:
-            rest[path] += size
-    for path, size in packed_sizes(module):
-        if any(path.startswith(f"{block}." if block else "") for block, _ in blocks):
-            distinct += size
-        else:
-            rest[path] += size
-    added = sum(_beyond_spec(path, block) for path, block in blocks)
-    shared = sum(group.total for group in groups) + added - distinct
-    rows = [row for group in groups for row in _rows(group, len(groups) == 1)]
-    rows += [Component("Added inside the networks", "", added)] if added else []
-    rows += [Component("Shared between networks, counted once", "", -shared)] if shared else []
-    rows += [Component(path, "", size) for path, size in rest.items()]
-    return _account(name, rows, groups, distinct, module, [] if tokens is None else [CONVENTION], None)
-
-
-def _rows(group: Group, alone: bool) -> tuple[Component, ...]:
-    """A group's components over all its instances."""
-    if alone and group.instances == 1:
-        return group.components
-    return tuple(
-        Component(
-            f"{group.path}: {row.name}", f"{group.instances} × ({row.calculation})", group.instances * row.parameters
-        )
-        for row in group.components
-    )
-
-
-def _beyond_spec(path: str, block: Network) -> int:
-    """How many parameters a block has beyond its spec: none, unless a layer was wrapped or replaced."""
-    counted = sum(size for _, _, size in parameter_sizes(block)) + sum(size for _, size in packed_sizes(block))
-    plain = all(
-        is_plain(layer) or isinstance(layer, SeparableLinear)
-        for layer in block.children()
-        if layer is not block.activation
-    )
-    expected: int = block.spec.parameters
-    if plain or counted < expected:
-        name = path or type(block).__name__
-        compare({name: expected}, {name: counted})
-    return counted - expected
-
-
-def _account(
-    name: str,
-    rows: list[Component],
-    groups: list[Group],
-    part: int,
-    module: nn.Module,
-    notes: list[str],
-    flops: int | None,
-) -> Account:
-    total = sum(row.parameters for row in rows)
-    return Account(
-        name=name,
-        feed_forward=FeedForwardAccount(tuple(groups), part, part / total if total else 0.0),
-        components=tuple(rows),
-        frozen=sum(size for _, parameter, size in parameter_sizes(module) if not parameter.requires_grad),
-        buffers=sum(buffer.numel() for buffer in module.buffers()),
-        tied=tied_names(module),
-        flops=flops,
-        notes=tuple(notes),
-    )
-
-
-def compare(closed: dict[str, int], counted: dict[str, int]) -> None:
-    """Hold two counts against each other, row by row.
-
-    Raises:
-        AccountError: naming every row that differs.
-    """
-    differing = [name for name in {**closed, **counted} if closed.get(name, 0) != counted.get(name, 0)]
-    if differing:
-        rows = "; ".join(f"{name}: {closed.get(name, 0):,} and {counted.get(name, 0):,}" for name in differing)
-        raise AccountError(f"expected the closed form and the parameters to agree; got {rows}")
+        notes = (*notes, CONVENTION)
+    return account_from(name, rows, groups, sum(group.total for group in groups), model, notes, flops)

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +126,21 @@ def _saved(blocks: list[Network], tokens: int) -> int | None:
         return None
 
 
-def source_of(thing: Any) -> Source:
-    """Where a class or function of an installed package is defined."""
+def source_of(thing: Any) -> Source | None:
+    """Where a class or function is defined: in an installed package, or in a file of the user's own; None without one."""
     package = thing.__module__.partition(".")[0]
-    lines, first = inspect.getsourcelines(thing)
-    file = Path(inspect.getfile(thing)).as_posix()
-    relative = file[file.rindex(f"/{package}/") + 1 :]
-    return Source(package, version(package), None, relative, (first, first + len(lines) - 1))
+    try:
+        lines, first = inspect.getsourcelines(thing)
+        file = Path(inspect.getfile(thing)).as_posix()
+    except (OSError, TypeError):
+        return None
+    inside = f"/{package}/"
+    relative = file[file.rindex(inside) + 1 :] if inside in file else file.rpartition("/")[2]
+    return Source(package, _version(package), None, relative, (first, first + len(lines) - 1))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

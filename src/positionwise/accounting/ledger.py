@@ -7,6 +7,8 @@ from typing import Any
 
 from positionwise.spec import Component
 
+BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "float8": 8, "int8": 8, "int4": 4}
+
 Axes = tuple[tuple[str, str], ...]
 
 
@@ -35,6 +37,9 @@ class Source:
     file: str
     lines: tuple[int, int]
 
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}, {self.file} {self.lines[0]}–{self.lines[1]}"
+
 
 @dataclass(frozen=True)
 class Group:
@@ -53,7 +58,17 @@ class Group:
     output: Signal
     components: tuple[Component, ...]
     equation: str
-    source: Source
+    source: Source | None
+    """None for code that no file holds."""
+    position_wise: bool = True
+    """False where a convolution between or in the maps mixes positions."""
+    experts: tuple[int, int | None] | None = None
+    """Of a mixture: how many, and how many of them one token meets (None where that is not known)."""
+    active_per_instance: int | None = None
+    """Parameters of one mixture that one token meets."""
+    evidence: str = "structure"
+    """numbers: the block's own code shows what it is; structure: its class or its shapes do."""
+    notes: tuple[str, ...] = ()
     flops: int | None = None
     """Of one forward pass of all applications, where batch and sequence are given."""
     saved_for_backward: int | None = None
@@ -71,14 +86,18 @@ class Group:
 
     def to_dict(self) -> dict[str, Any]:
         """The group as JSON would hold it."""
-        entry = {
+        entry: dict[str, Any] = {
             "path": self.path, "instances": self.instances, "applications": self.applications,
             "d_model": int(self.d_model), "d_ff": int(self.d_ff), "activation": self.activation, "gated": self.gated,
             "gate_half": self.gate_half, "layout": self.layout, "input": self.input.to_dict(),
             "output": self.output.to_dict(), "components": [part.to_dict() for part in self.components],
             "per_instance": int(self.per_instance), "total": int(self.total), "equation": self.equation,
-            "source": {**asdict(self.source), "lines": list(self.source.lines)},
+            "source": None if self.source is None else {**asdict(self.source), "lines": list(self.source.lines)},
+            "position_wise": self.position_wise, "evidence": self.evidence, "notes": list(self.notes),
         }  # fmt: skip
+        if self.experts is not None:
+            entry["experts"] = {"count": self.experts[0], "per_token": self.experts[1]}
+            entry["active_per_instance"] = self.active_per_instance
         costs = {"flops": self.flops, "saved_for_backward": self.saved_for_backward}
         return entry | {name: cost for name, cost in costs.items() if cost is not None}
 
@@ -127,6 +146,13 @@ class Account:
     flops: int | None = None
     """Of one forward pass, where batch and sequence are given; a multiply-add counts as two."""
     notes: tuple[str, ...] = field(default=())
+    unplaced: tuple[str, ...] = ()
+    """What looks like a feed-forward network, or a layer without one, and why it is not counted as one."""
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Bytes of all parameters in each dtype, whichever the model is in."""
+        return {name: self.total * bits // 8 for name, bits in BITS.items()}
 
     @property
     def total(self) -> int:
@@ -145,6 +171,7 @@ class Account:
             "tied": [list(names) for names in self.tied], "buffers": self.buffers,
             "feed_forward": self.feed_forward.to_dict(),
             "components": [part.to_dict() for part in self.components], "notes": list(self.notes),
+            "frozen": self.frozen, "weights": self.weights, "unplaced": list(self.unplaced),
         }  # fmt: skip
         return entry if self.flops is None else entry | {"flops": self.flops}
 
@@ -153,7 +180,9 @@ class Account:
 
     def _model_text(self) -> str:
         rows = [(part.name, part.calculation, f"{part.parameters:,}") for part in self.components]
-        return "\n".join([_columns([*rows, *self.totals()]), *self.notes])
+        return "\n".join(
+            [_columns([*rows, *self.totals()]), *self.notes, *(f"not counted: {line}" for line in self.unplaced)]
+        )
 
     def totals(self) -> list[tuple[str, str, str]]:
         """The closing rows of the table."""
@@ -161,6 +190,10 @@ class Account:
         rows = [("Total", "", f"{self.total:,}")]
         if self.frozen:
             rows += [("of which frozen", "", f"{self.frozen:,}")]
+        if self.active is not None:
+            rows += [
+                ("Active for one token", f"{100 * self.active / self.total:.2f} % of the total", f"{self.active:,}")
+            ]
         if self.buffers:
             rows += [("Buffers, not parameters", "", f"{self.buffers:,}")]
         rows += [("Feed-forward networks", f"{100 * part.share:.2f} % of the total", f"{part.total:,}")]
@@ -176,6 +209,9 @@ def group_rows(group: Group) -> list[tuple[str, str, str]]:
     if group.instances > 1:
         calculation = f"{group.per_instance:,} × {group.instances}"
         rows.append((f"{group.instances} independent instances", calculation, f"{group.total:,}"))
+    if group.active_per_instance is not None and group.experts is not None:
+        chosen = f"{group.experts[1] or 'all'} of {group.experts[0]} experts"
+        rows.append(("Active for one token", chosen, f"{group.active_per_instance:,}"))
     if group.flops is not None:
         rows.append(("FLOPs, forward", f"{group.applications} applications", f"{group.flops:,}"))
     if group.saved_for_backward is not None:
@@ -187,8 +223,7 @@ def group_rows(group: Group) -> list[tuple[str, str, str]]:
 
 def _group_text(group: Group) -> str:
     head = f"{group.path}\nin:  {group.input}\nout: {group.output}\n{group.equation}\n"
-    source = group.source
-    end = f"\n{source.package} {source.version}, {source.file} {source.lines[0]}–{source.lines[1]}"
+    end = "".join(f"\n{line}" for line in (str(group.source or ""), *group.notes) if line)
     return head + _columns(group_rows(group)) + end
 
 

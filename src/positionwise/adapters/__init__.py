@@ -1,6 +1,7 @@
 """Models people have: their feed-forward networks, found by structure and proven by numbers."""
 
 from positionwise.adapters.find import find
+from positionwise.adapters.maps import linear_map
 from positionwise.adapters.sites import Found, Mixture, Site, Unplaced
 
-__all__ = ["Found", "Mixture", "Site", "Unplaced", "find"]
+__all__ = ["Found", "Mixture", "Site", "Unplaced", "find", "linear_map"]

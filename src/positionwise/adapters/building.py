@@ -20,7 +20,8 @@ def own_site(path: str, block: Network) -> Site:
     name = given if isinstance(given, str) else str(getattr(given, "name", type(given).__name__))
     return Site(
         path, block, spec.d_model, spec.d_ff, name, spec.is_gated, None, "nn.Linear (out, in)", spec.components,
-        tuple(block.named_parameters()), position_wise=not spec.convolved_axes, evidence="structure",
+        tuple(block.named_parameters()), biases=(spec.bias1, spec.bias2), position_wise=not spec.convolved_axes,
+        evidence="structure",
     )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def dense_site(path: str, block: nn.Module, chain: Chain, of: int) -> Site:
     return Site(
         holder, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
         chain.gate_half, chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
-        not wide, None, chain.evidence, tuple(notes),
+        (any(entry.has_bias for entry in chain.first), chain.second.has_bias), not wide, None, chain.evidence, tuple(notes),
     )  # fmt: skip
 
 
@@ -92,37 +93,43 @@ def _with_adapters(
     return [*parameters, *more], [*components, Component("Per-use low-rank adapters", calculation, size)]
 
 
-def tensor_mixture(path: str, block: nn.Module, found: Experts, holder: str, shared: list[Site]) -> Site:
+def tensor_mixture(path: str, block: nn.Module, found: Experts, shared: list[Site]) -> Site:
     """The site of experts that stand in tensors."""
     named = dict(block.named_parameters())
     e, d, f = found.experts, found.d_model, found.d_ff
     tensors = {*found.first, found.second}
-    owners = {name.rpartition(".")[0] for name in tensors}
-    biases = {
-        name for name, p in named.items()
-        if name.rpartition(".")[0] in owners and name not in tensors and p.dim() == 2 and p.shape[0] == e
-    }  # fmt: skip
-    into = sum(named[name].numel() for name in biases if named[name].shape[1] != d or not _is_last(name, biases))
-    out = sum(named[name].numel() for name in biases) - into
-    wide = 2 * f if found.is_gated else f
-    width = f"(2 × {f:,})" if found.is_gated else f"{f:,}"
-    plus = f" + {e} × {'2 × ' if found.is_gated else ''}{f:,}" if into else ""
+    into, out = _expert_biases(named, found)
+    fused = "2 × " if found.is_gated else ""
+    width = f"({fused}{f:,})" if found.is_gated else f"{f:,}"
+    biases = (sum(named[name].numel() for name in into), sum(named[name].numel() for name in out))
+    first = f"{e} × {d:,} × {width}" + (f" + {e} × {fused}{f:,}" if into else "")
+    second = f"{e} × {f:,} × {d:,}" + (f" + {e} × {d:,}" if out else "")
     rows = [
         Component(
-            "Experts gate+up" if found.is_gated else "Experts first map", f"{e} × {d:,} × {width}{plus}", e * d * wide + into
+            "Experts gate+up" if found.is_gated else "Experts first map", first,
+            e * d * f * (2 if found.is_gated else 1) + biases[0],
         ),
-        Component("Experts down", f"{e} × {f:,} × {d:,}" + (f" + {e} × {d:,}" if out else ""), e * f * d + out),
-    ]
-    layout = _stack_layout(named, found)
-    top = found.top_k
+        Component("Experts down", second, e * f * d + biases[1]),
+    ]  # fmt: skip
     return _mixture_site(
-        path, block, found.router, tensors | biases, rows, shared, layout,
-        (d, f, found.activation, found.is_gated, found.gate_half), Mixture(e, top, sum(row.parameters for row in rows)),
+        path, block, found.router, {*tensors, *into, *out}, rows, shared, _stack_layout(named, found),
+        (d, f, found.activation, found.is_gated, found.gate_half), (bool(into), bool(out)),
+        Mixture(e, found.top_k, sum(row.parameters for row in rows)),
     )  # fmt: skip
 
 
-def _is_last(name: str, biases: set[str]) -> bool:
-    return name == max(biases, key=lambda entry: list(sorted(biases)).index(entry)) or len(biases) == 1 or "down" in name
+def _expert_biases(named: dict[str, nn.Parameter], found: Experts) -> tuple[list[str], list[str]]:
+    """Names of the experts' biases (E, width) beside their tensors: of the maps in, and of the map out."""
+    e, d, f = found.experts, found.d_model, found.d_ff
+    owners = {name.rpartition(".")[0] for name in (*found.first, found.second)}
+    tensors = {*found.first, found.second}
+    beside = [
+        name for name, p in named.items()
+        if name not in tensors and name != found.router and name.rpartition(".")[0] in owners and p.dim() == 2 and len(p) == e
+    ]  # fmt: skip
+    wide = 2 * f if found.is_gated and len(found.first) == 1 else f
+    into = [name for name in beside if named[name].shape[1] == wide][: len(found.first)]
+    return into, [name for name in beside if name not in into and named[name].shape[1] == d]
 
 
 def _stack_layout(named: dict[str, nn.Parameter], found: Experts) -> str:
@@ -135,7 +142,9 @@ def _stack_layout(named: dict[str, nn.Parameter], found: Experts) -> str:
     return f"{names.get(first, first)} and {down.get(second, second)}"
 
 
-def listed_mixture(path: str, block: nn.Module, chosen: tuple[str, int], experts: list[Site], shared: list[Site]) -> Site:
+def listed_mixture(
+    path: str, block: nn.Module, chosen: tuple[str, int], experts: list[Site], shared: list[Site]
+) -> Site:
     """The site of experts that are networks in a list."""
     one, e = experts[0], len(experts)
     parts = " + ".join(part.calculation for part in one.components)
@@ -144,13 +153,14 @@ def listed_mixture(path: str, block: nn.Module, chosen: tuple[str, int], experts
     names = {name for name, p in block.named_parameters() if id(p) in inside}
     return _mixture_site(
         path, block, chosen[0], names, [row], shared, one.layout,
-        (one.d_model, one.d_ff, one.activation, one.is_gated, one.gate_half), Mixture(e, chosen[1], row.parameters),
+        (one.d_model, one.d_ff, one.activation, one.is_gated, one.gate_half), one.biases,
+        Mixture(e, chosen[1], row.parameters),
     )  # fmt: skip
 
 
 def _mixture_site(
     path: str, block: nn.Module, router: str, experts: set[str], rows: list[Component], shared: list[Site], layout: str,
-    what: tuple[int, int, str, bool, str | None], mixture: Mixture,
+    what: tuple[int, int, str, bool, str | None], biases: tuple[bool, bool], mixture: Mixture,
 ) -> Site:  # fmt: skip
     d, f, activation, gated, half = what
     named = dict(block.named_parameters())
@@ -178,7 +188,8 @@ def _mixture_site(
             components.append(Component(name, " × ".join(f"{s:,}" for s in parameter.shape), size))
     counted = [(n, p) for n, p in named.items() if n not in norms]
     return Site(
-        path, block, d, f, activation, gated, half, layout, tuple(components), tuple(counted), mixture=mixture
+        path, block, d, f, activation, gated, half, layout, tuple(components), tuple(counted), biases=biases,
+        mixture=mixture,
     )  # fmt: skip
 
 

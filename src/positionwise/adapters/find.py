@@ -135,8 +135,7 @@ class _Search:
 
     def _mixture(self, path: str, block: nn.Module, experts: Experts, holder: str) -> None:
         shared = self._beside(path, holder) if holder != path else self._beside(path, f"{path}.none")
-        self._merge(building.tensor_mixture(path, block, experts, holder, shared))
-
+        self._merge(building.tensor_mixture(path, block, experts, shared))
 
     def _layers_without(self) -> None:
         """Layers of a stack in which nothing was found are said, so that no network is left out silently."""
@@ -154,7 +153,9 @@ class _Search:
         for paths in kinds.values():
             layer = self.model.get_submodule(paths[0])
             parts = ", ".join(f"{key} {type(child).__name__}" for key, child in layer.named_children())
-            reason = f"{len(paths)} of this kind of layer hold maps, but no feed-forward network was recognised ({parts})"
+            reason = (
+                f"{len(paths)} of this kind of layer hold maps, but no feed-forward network was recognised ({parts})"
+            )
             self.unplaced[paths[0]] = Unplaced(paths[0], reason)
 
 

@@ -44,11 +44,18 @@ class Site:
     first: tuple[Map, ...] = ()
     """The map or maps that read the input, the activated one before the linear one; none for expert tensors."""
     second: Map | None = None
+    biases: tuple[bool, bool] = (False, False)
+    """Whether the map or maps in, and the map out, have biases."""
     position_wise: bool = True
     mixture: Mixture | None = None
     evidence: str = "numbers"
     """numbers: its own code, run on numbers, shows it; structure: its shapes and the activation beside them do."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def maps(self) -> tuple[Map, ...]:
+        """The maps that are modules, in the order of the data; none for expert tensors."""
+        return () if self.second is None else (*self.first, self.second)
 
     @property
     def per_instance(self) -> int:

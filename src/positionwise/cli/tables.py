@@ -16,14 +16,14 @@ def show(account: Account) -> None:
     for group in account.feed_forward.groups:
         console.print(_group_table(group))
     console.print(_model_table(account))
-    for note in account.notes:
+    for note in (*account.notes, *(f"not counted: {line}" for line in account.unplaced)):
         console.print(Text(note))
 
 
 def _table(title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("Component")
-    table.add_column("Calculation")
+    table.add_column("Component", overflow="fold")
+    table.add_column("Calculation", overflow="fold")
     table.add_column("Parameters", justify="right")
     return table
 
@@ -36,11 +36,8 @@ def _group_table(group: Group) -> Table:
     table.add_section()
     for row in rows[len(group.components) :]:
         table.add_row(*row, style="bold")
-    source = group.source
-    table.caption = (
-        f"in {group.input}\nout {group.output}\n{group.equation}\n"
-        f"{source.package} {source.version}, {source.file} {source.lines[0]}–{source.lines[1]}"
-    ).replace("[", r"\[")
+    lines = (f"in {group.input}", f"out {group.output}", group.equation, str(group.source or ""), *group.notes)
+    table.caption = "\n".join(line for line in lines if line).replace("[", r"\[")
     table.caption_justify = "left"
     return table
 
