@@ -134,8 +134,14 @@ def _only_held(block: nn.Module) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
+def is_only(block: nn.Module, maps: list[Map]) -> bool:
+    """Whether a block holds nothing but these maps, and vectors."""
+    own = {id(parameter) for entry in maps for parameter in entry.module.parameters()}
+    return all(p.numel() == max(p.shape, default=1) for p in block.parameters() if id(p) not in own)
+
+
 def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:
-    """Chains by widths alone, where the block's code did not run: d → f and f → d with one activation held beside."""
+    """Chains by widths alone, where no numbers tell: d → f and f → d with one activation held beside."""
     activation = _only_held(block)
     wide = [entry for entry in maps if entry.depthwise]
     ends = [entry for entry in maps if not entry.depthwise and entry.wide_in != entry.wide_out]

@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 
 from positionwise.adapters import building
-from positionwise.adapters.dense import Chain, by_structure, chains, may_pair, moved, own_maps
+from positionwise.adapters.dense import Chain, by_structure, chains, is_only, may_pair, moved, own_maps
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
+from positionwise.adapters.names import held
 from positionwise.adapters.running import is_norm
 from positionwise.adapters.sites import Found, Site, Unplaced
 from positionwise.feedforward import Network
@@ -40,6 +41,7 @@ class _Search:
         self.known: dict[Any, Any] = {}
         self.claimed: set[int] = set()
         self.pending: list[tuple[str, nn.Module]] = []
+        self.convolutional: list[str] = []
 
     def found(self) -> Found:
         self._visit(self.model, "", ())
@@ -67,22 +69,31 @@ class _Search:
 
     def _dense(self, block: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
         maps = [entry for entry in own_maps(block) if not self._inside_site(path, entry.path)]
-        if not may_pair(maps):
+        if not may_pair(maps) or _holds_a_stack(block):
             return
         key = ("dense", _kind(block))
         if key not in self.known:
             proven, ran = chains(block, maps)
-            self.known[key] = proven or ([] if ran else by_structure(block, maps))
+            self.known[key] = proven or ([] if ran and not is_only(block, maps) else by_structure(block, maps))
         found = [moved(chain, block) for chain in self.known[key]]
         seconds = {chain.second.path for chain in found}
         firsts = {entry.path for chain in found for entry in chain.first}
         for chain in found:
             reason = _not_a_network(chain, seconds & firsts, path, block, above)
+            if reason is None and chain.evidence == "structure" and self._holds_sites(path):
+                reason = (
+                    "its widths and its activation fit, but its code did not run by itself, and the layer has another"
+                )
             if reason is None:
                 site = building.dense_site(path, block, chain, len(found))
                 self.sites[_key(site, self.sites)] = site
+            elif "nn.Conv" in chain.first[0].layout:
+                self.convolutional.append(path)
             else:
                 self.unplaced[path] = Unplaced(path, reason)
+
+    def _holds_sites(self, path: str) -> bool:
+        return any(place.startswith(f"{path}.") for place in self.sites)
 
     def _inside_site(self, path: str, below: str) -> bool:
         parts = below.split(".")[:-1]
@@ -139,7 +150,10 @@ class _Search:
 
     def _layers_without(self) -> None:
         """Layers of a stack in which nothing was found are said, so that no network is left out silently."""
-        said = [*self.sites, *self.unplaced]
+        said = [*self.sites, *self.unplaced, *self.convolutional]
+        if self.convolutional:
+            first = self.convolutional[0]
+            self.unplaced[first] = Unplaced(first, f"a convolutional block, one of {len(self.convolutional)}")
         kinds: dict[Any, list[str]] = defaultdict(list)
         for name, part in self.model.named_modules():
             below = f"{name}." if name else ""
@@ -148,7 +162,7 @@ class _Search:
             for key, layer in part.named_children():
                 path = below + key
                 inside = any(entry == path or entry.startswith(f"{path}.") for entry in said)
-                if not inside and sum(linear_map(leaf) is not None for leaf in layer.modules()) >= 2:
+                if not inside and not _mixes_only(layer):
                     kinds[name, type(layer)].append(path)
         for paths in kinds.values():
             layer = self.model.get_submodule(paths[0])
@@ -157,6 +171,22 @@ class _Search:
                 f"{len(paths)} of this kind of layer hold maps, but no feed-forward network was recognised ({parts})"
             )
             self.unplaced[paths[0]] = Unplaced(paths[0], reason)
+
+
+def _holds_a_stack(block: nn.Module) -> bool:
+    """Whether whole layers stand in lists inside: then the block is a model, not a layer."""
+    lists = (part for part in block.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
+    return any(sum(linear_map(m) is not None for m in layer.modules()) >= 3 for part in lists for layer in part)
+
+
+def _mixes_only(layer: nn.Module) -> bool:
+    """Whether a list's element is known to be something else: few maps, only convolutions, or attention by itself."""
+    maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
+    attends = {"softmax", "scaled_dot_product_attention", "get_interface", "matmul"}
+    code = getattr(type(layer).forward, "__code__", None)
+    if len(maps) < 2 or all("nn.Conv" in entry.layout for entry in maps):
+        return True
+    return code is not None and bool(attends & set(code.co_names)) and not any(True for _ in held(layer))
 
 
 def _key(site: Site, sites: dict[str, Site]) -> str:

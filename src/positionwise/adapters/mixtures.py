@@ -39,13 +39,13 @@ def holds_expert_tensors(module: nn.Module) -> bool:
     """Whether a module owns several matrices or stacks of them itself, or several of its parts own a stack each."""
     if linear_map(module) is not None or is_norm(module):
         return False
-    own = [p for p in _own(module) if p.dim() in (2, 3)]
+    own = [p for p in _own(module) if p.dim() in (2, 3) and min(p.shape) > 1]
     stacks = sum(_owns_a_stack(child) for child in module.children())
     return len(own) >= 2 or stacks >= 2
 
 
 def _owns_a_stack(module: nn.Module) -> bool:
-    return linear_map(module) is None and any(p.dim() == 3 for p in _own(module))
+    return linear_map(module) is None and any(p.dim() == 3 and min(p.shape) > 1 for p in _own(module))
 
 
 def _own(module: nn.Module) -> list[nn.Parameter]:

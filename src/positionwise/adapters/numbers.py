@@ -28,6 +28,8 @@ _PRODUCTS = {
 _NORMS = {"layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm", "normalize"}
 _LARGEST_STAND_IN = 1 << 24
 """Elements of the largest weight that a sum or elementwise product replaces by zeros or ones."""
+_LARGEST_PRODUCT = 1 << 22
+"""Elements of the largest product of two numbers that is computed."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class WithoutWeights(TorchFunctionMode):
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         weights = [tensor for tensor in tensors if self._is_weight(tensor)]
         if not weights:
+            if name in _PRODUCTS:
+                _check_size(func, args, kwargs)
             return func(*args, **kwargs)
         if name in _PRODUCTS and len(weights) < len(tensors):
             return self._product(func, args, kwargs, tensors, weights)
@@ -97,6 +101,13 @@ class WithoutWeights(TorchFunctionMode):
         axis = 1 if func.__name__.startswith("conv") else -1
         self.record.products.append(Product(known, _rows(number, axis), _rows(gave, axis)))
         return gave
+
+
+def _check_size(func: Any, args: Any, kwargs: Any) -> None:
+    """Refuse a product of two numbers that comes of a wrong argument; attention's are small at so few positions."""
+    shapes = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+    if (size := func(*shapes[0], **shapes[1]).numel()) > _LARGEST_PRODUCT:
+        raise ValueError(f"expected a product of at most {_LARGEST_PRODUCT} numbers; got {size}")
 
 
 def _to_meta(leaf: Any, dtype: torch.dtype) -> Any:

@@ -27,13 +27,15 @@ def run(block: nn.Module, width: int, kept: tuple[nn.Module, ...] = ()) -> Itera
     """
     dtype = torch.float64
     x = torch.tensor(GRID, dtype=dtype)[torch.arange(TOKENS * width) % len(GRID)].reshape(1, TOKENS, width)
-    inputs = (x, x[0], x.mT, x.mT.reshape(1, width, SIDE, SIDE), x.reshape(1, SIDE, SIDE, width))
+    inputs = [x, x[0], x.reshape(1, SIDE, SIDE, width)]
+    if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in block.modules()):
+        inputs += [x.mT, x.mT.reshape(1, width, SIDE, SIDE)]
     by = _passed_by(block, kept) if kept else ()
-    for returns in _RETURNS if by else (None,):
+    for returns in (*_RETURNS, None) if by else (None,):
         for tensor in inputs:
             for filler in (None, tensor, SIDE, torch.ones(1, TOKENS, 1, dtype=dtype)):
                 arguments = _arguments(block, tensor, filler)
-                record = None if arguments is None else _run(block, arguments, by, returns)
+                record = None if arguments is None else _run(block, arguments, by if returns else (), returns)
                 if record is not None:
                     yield record
                 if arguments is None or len(arguments) == 1:
@@ -55,10 +57,12 @@ def _passed_by(block: nn.Module, kept: tuple[nn.Module, ...]) -> tuple[str, ...]
     """Names of the block's parts that hold several maps and none of the kept ones: attention and its like."""
     names = []
     for name, part in block.named_children():
-        modules = list(part.modules())
-        several = isinstance(part, nn.MultiheadAttention) or sum(linear_map(m) is not None for m in modules) >= 2
-        if several and not any(one is keep for one in modules for keep in kept):
-            names.append(name)
+        listed = isinstance(part, nn.ModuleList)
+        for key, one in part.named_children() if listed else [("", part)]:
+            modules = list(one.modules())
+            several = isinstance(one, nn.MultiheadAttention) or sum(linear_map(m) is not None for m in modules) >= 2
+            if several and not any(inner is keep for inner in modules for keep in kept):
+                names.append(f"{name}.{key}" if listed else name)
     return tuple(names)
 
 
@@ -78,9 +82,7 @@ def _arguments(block: nn.Module, tensor: Tensor, filler: Any) -> tuple[Any, ...]
 def _run(block: nn.Module, arguments: tuple[Any, ...], by: tuple[str, ...], returns: Any) -> Record | None:
     mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())})
     try:
-        copy = _skeleton(block, mode.record)
-        for name in by:
-            copy.get_submodule(name).forward = _pass(returns)
+        copy = _skeleton(block, mode.record, {name: _Passed(returns) for name in by})
         with torch.no_grad(), torch.device("cpu"), mode:
             copy(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
     except BaseException as error:  # whatever the code raises on numbers it did not expect: not a way of calling it
@@ -90,27 +92,52 @@ def _run(block: nn.Module, arguments: tuple[Any, ...], by: tuple[str, ...], retu
     return mode.record
 
 
-def _pass(returns: Any) -> Any:
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return returns(next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))
+class _Passed(nn.Module):
+    """Stands for a part that is passed by: gives what it is given, the way that attention does."""
 
-    return forward
+    def __init__(self, returns: Any) -> None:
+        super().__init__()
+        self.returns = returns
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.returns(next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))
 
 
-def _skeleton(module: nn.Module, record: Record) -> nn.Module:
-    """A copy that shares the weights: in evaluation, without hooks, norms passed by, and outputs noted."""
-    copies: dict[int, nn.Module] = {}
+def _skeleton(module: nn.Module, record: Record, by: dict[str, nn.Module]) -> nn.Module:
+    """A copy that shares the weights: in evaluation, without hooks, norms passed by, outputs noted, parts replaced."""
+    top = _bare(module)
+    for name, child in module._modules.items():
+        listed = {path.partition(".")[2]: one for path, one in by.items() if path.startswith(f"{name}.")}
+        if child is not None:
+            top._modules[name] = by[name] if name in by else _copied(child, record, {}, listed)
+    _prepare(top, record)
+    return top
+
+
+def _copied(module: nn.Module, record: Record, copies: dict[int, nn.Module], by: dict[str, nn.Module]) -> nn.Module:
+    """The copy of a part and of everything in it; a part that stands in several places stays one."""
+    if by:
+        top = _bare(module)
+        for key, child in module._modules.items():
+            if child is not None:
+                top._modules[key] = by[key] if key in by else _copied(child, record, copies, {})
+        return top
     for part in module.modules():
-        copy = copies[id(part)] = object.__new__(type(part))
-        copy.__dict__.update(part.__dict__)
-        for name, value in part.__dict__.items():
-            if isinstance(value, dict):
-                copy.__dict__[name] = type(value)() if name.endswith("hooks") else value.copy()
-        copy.training = False
-    for part in copies.values():
-        part._modules = {name: child if child is None else copies[id(child)] for name, child in part._modules.items()}
-        _prepare(part, record)
+        copies[id(part)] = _bare(part)
+    for copy in copies.values():
+        copy._modules = {name: None if child is None else copies[id(child)] for name, child in copy._modules.items()}
+        _prepare(copy, record)
     return copies[id(module)]
+
+
+def _bare(part: nn.Module) -> nn.Module:
+    copy = object.__new__(type(part))
+    copy.__dict__.update(part.__dict__)
+    for name, value in part.__dict__.items():
+        if isinstance(value, dict):
+            copy.__dict__[name] = type(value)() if name.endswith("hooks") else value.copy()
+    copy.__dict__["training"] = False
+    return copy
 
 
 def _prepare(part: nn.Module, record: Record) -> None:
