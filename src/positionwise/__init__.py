@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from positionwise.accounting import Account as Account
     from positionwise.accounting import account as account
+    from positionwise.adapters import find as find
     from positionwise.errors import PositionwiseError as PositionwiseError
     from positionwise.feedforward import FeedForward as FeedForward
     from positionwise.feedforward import explain as explain
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Account": "positionwise.accounting",
     "account": "positionwise.accounting",
+    "find": "positionwise.adapters",
     "PositionwiseError": "positionwise.errors",
     "FeedForward": "positionwise.feedforward",
     "explain": "positionwise.feedforward",
@@ -29,7 +31,7 @@ _HOMES = {
     "FFNSpec": "positionwise.spec",
 }
 
-__all__ = ["Account", "FFNSpec", "FeedForward", "PositionwiseError", "account", "density", "explain"]
+__all__ = ["Account", "FFNSpec", "FeedForward", "PositionwiseError", "account", "density", "explain", "find"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ CONTRACT = """
     "source": {"package": "...", "version": "...", "revision": null, "file": "...", "lines": [1, 2]}}]},
  "components": [{"name": "...", "parameters": 0}], "notes": []}
 """
-BESIDE = {"frozen", "weights", "unplaced"}
+BESIDE = {"frozen", "tied_excess", "weights", "unplaced"}
 BESIDE_IN_A_GROUP = {"position_wise", "evidence", "notes"}
 TARGETS = {
     "base": lambda: "transformer-base",

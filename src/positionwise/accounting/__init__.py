@@ -1,6 +1,7 @@
 """Exact ledgers of parameters, FLOPs and bytes; no forward pass is needed."""
 
 from positionwise.accounting.count import account
+from positionwise.accounting.difference import Difference, difference
 from positionwise.accounting.ledger import Account, FeedForwardAccount, Group
 
-__all__ = ["Account", "FeedForwardAccount", "Group", "account"]
+__all__ = ["Account", "Difference", "FeedForwardAccount", "Group", "account", "difference"]

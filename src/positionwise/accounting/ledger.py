@@ -141,6 +141,8 @@ class Account:
     buffers: int = 0
     tied: tuple[tuple[str, ...], ...] = ()
     """Names under which one stored parameter stands more than once; it is counted once."""
+    tied_excess: int = 0
+    """How many more parameters there would be if each of those names had its own."""
     active: int | None = None
     """Parameters that one token meets, for a mixture of experts."""
     flops: int | None = None
@@ -171,7 +173,7 @@ class Account:
             "tied": [list(names) for names in self.tied], "buffers": self.buffers,
             "feed_forward": self.feed_forward.to_dict(),
             "components": [part.to_dict() for part in self.components], "notes": list(self.notes),
-            "frozen": self.frozen, "weights": self.weights, "unplaced": list(self.unplaced),
+            "frozen": self.frozen, "tied_excess": self.tied_excess, "weights": self.weights, "unplaced": list(self.unplaced),
         }  # fmt: skip
         return entry if self.flops is None else entry | {"flops": self.flops}
 
@@ -188,6 +190,8 @@ class Account:
         """The closing rows of the table."""
         part = self.feed_forward
         rows = [("Total", "", f"{self.total:,}")]
+        if self.tied_excess:
+            rows += [("Tied: counted once, not again", f"{len(self.tied)} shared", f"{self.tied_excess:,}")]
         if self.frozen:
             rows += [("of which frozen", "", f"{self.frozen:,}")]
         if self.active is not None:

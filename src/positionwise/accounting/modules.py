@@ -140,11 +140,17 @@ def account_from(
         frozen=sum(size for _, parameter, size in parameter_sizes(module) if not parameter.requires_grad),
         buffers=sum(buffer.numel() for buffer in module.buffers()),
         tied=tied_names(module),
+        tied_excess=_tied_excess(module),
         active=_active(groups, total),
         flops=flops,
         notes=notes,
         unplaced=() if found is None else _collapsed(found),
     )
+
+
+def _tied_excess(module: nn.Module) -> int:
+    everywhere = sum(parameter.numel() for _, parameter in module.named_parameters(remove_duplicate=False))
+    return everywhere - sum(parameter.numel() for parameter in module.parameters())
 
 
 def _active(groups: list[Group], total: int) -> int | None:

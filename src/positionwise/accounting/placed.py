@@ -13,6 +13,7 @@ from positionwise.accounting.enumeration import logical_size, source_of
 from positionwise.accounting.equations import equation
 from positionwise.accounting.ledger import Axes, Group, Signal, Source
 from positionwise.adapters import Found, Site, linear_map
+from positionwise.adapters.families import rounds
 from positionwise.spec import Component
 
 INDEX = re.compile(r"(?:^|(?<=\.))\d+(?=\.|$)")
@@ -82,17 +83,7 @@ def _source(module: nn.Module, site: Site) -> Source | None:
 def applications_of(module: nn.Module, found: Found, config: Any) -> dict[str, int]:
     """How many times each site is applied in a forward pass: under each of its names, and in each round of a stack."""
     names = Counter(id(part) for _, part in module.named_modules(remove_duplicate=False))
-    return {site.path: names[id(site.module)] * _rounds(site.path, config) for site in found}
-
-
-def _rounds(path: str, config: Any) -> int:
-    """How often a stack is gone through: ALBERT's groups of layers, Funnel's repeated blocks."""
-    groups, layers = (getattr(config, name, None) for name in ("num_hidden_groups", "num_hidden_layers"))
-    if groups and layers and "albert_layer_groups" in path:
-        return int(layers) // int(groups)
-    repeats = getattr(config, "block_repeats", None)
-    block = re.search(r"encoder\.blocks\.(\d+)\.", path)
-    return int(repeats[int(block[1])]) if repeats and block else 1
+    return {site.path: names[id(site.module)] * rounds(site.path, config) for site in found}
 
 
 def rest_rows(module: nn.Module, counted: set[int]) -> list[Component]:

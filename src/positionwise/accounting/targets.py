@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from positionwise.accounting.backbones import without_timm
+from positionwise.adapters.families import differs_between_versions
 from positionwise.errors import AccountError, MissingGroupError
 
 if TYPE_CHECKING:
@@ -241,7 +243,10 @@ def _target(config: Any, place: str, data: Mapping[str, Any]) -> Target:
     written = data.get("transformers_version")
     if isinstance(written, str) and written.partition(".")[0] != _version().partition(" ")[2].partition(".")[0]:
         notes.append(f"Counted with {_version()}; the configuration was written by {written}.")
-    return Target(config.model_type, config, model_class, None, tuple(notes))
+    notes.append(f"Counted as {_version()} builds {model_class.__name__}.")
+    config, replaced = without_timm(config)
+    known = differs_between_versions(config)
+    return Target(config.model_type, config, model_class, None, (*notes, *replaced, *((known,) if known else ())))
 
 
 def _model_class(name: str, place: str, remote: bool) -> type[nn.Module]:
