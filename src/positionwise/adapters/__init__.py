@@ -2,6 +2,7 @@
 
 from positionwise.adapters.find import find
 from positionwise.adapters.maps import linear_map
+from positionwise.adapters.saved import saved_bytes
 from positionwise.adapters.sites import Found, Mixture, Site, Unplaced
 
-__all__ = ["Found", "Mixture", "Site", "Unplaced", "find", "linear_map"]
+__all__ = ["Found", "Mixture", "Site", "Unplaced", "find", "linear_map", "saved_bytes"]

@@ -96,36 +96,33 @@ def _with_adapters(
 def tensor_mixture(path: str, block: nn.Module, found: Experts, shared: list[Site]) -> Site:
     """The site of experts that stand in tensors."""
     named = dict(block.named_parameters())
-    e, d, f = found.experts, found.d_model, found.d_ff
-    tensors = {*found.first, found.second}
+    (e_in, e_out), d, f = found.stored, found.d_model, found.d_ff
     into, out = _expert_biases(named, found)
-    fused = "2 × " if found.is_gated else ""
-    width = f"({fused}{f:,})" if found.is_gated else f"{f:,}"
-    biases = (sum(named[name].numel() for name in into), sum(named[name].numel() for name in out))
-    first = f"{e} × {d:,} × {width}" + (f" + {e} × {fused}{f:,}" if into else "")
-    second = f"{e} × {f:,} × {d:,}" + (f" + {e} × {d:,}" if out else "")
+    fused, width = ("2 × ", f"(2 × {f:,})") if found.is_gated else ("", f"{f:,}")
+    wide = 2 * f if found.is_gated else f
+    first = f"{e_in} × {d:,} × {width}" + (f" + {e_in} × {fused}{f:,}" if into else "")
+    second = f"{e_out} × {f:,} × {d:,}" + (f" + {e_out} × {d:,}" if out else "")
+    one = (d * wide + (wide if into else 0), f * d + (d if out else 0))
     rows = [
-        Component(
-            "Experts gate+up" if found.is_gated else "Experts first map", first,
-            e * d * f * (2 if found.is_gated else 1) + biases[0],
-        ),
-        Component("Experts down", second, e * f * d + biases[1]),
-    ]  # fmt: skip
+        Component("Experts gate+up" if found.is_gated else "Experts first map", first, e_in * one[0]),
+        Component("Experts down", second, e_out * one[1]),
+    ]
+    mixture = Mixture(e_out, found.top_k, sum(row.parameters for row in rows), sum(one))
     return _mixture_site(
-        path, block, found.router, {*tensors, *into, *out}, rows, shared, _stack_layout(named, found),
-        (d, f, found.activation, found.is_gated, found.gate_half), (bool(into), bool(out)),
-        Mixture(e, found.top_k, sum(row.parameters for row in rows)),
+        path, block, (found.router, found.choices), {*found.first, found.second, *into, *out}, rows, shared,
+        _stack_layout(named, found), (d, f, found.activation, found.is_gated, found.gate_half), (bool(into), bool(out)),
+        mixture,
     )  # fmt: skip
 
 
 def _expert_biases(named: dict[str, nn.Parameter], found: Experts) -> tuple[list[str], list[str]]:
     """Names of the experts' biases (E, width) beside their tensors: of the maps in, and of the map out."""
-    e, d, f = found.experts, found.d_model, found.d_ff
+    d, f = found.d_model, found.d_ff
     owners = {name.rpartition(".")[0] for name in (*found.first, found.second)}
     tensors = {*found.first, found.second}
     beside = [
         name for name, p in named.items()
-        if name not in tensors and name != found.router and name.rpartition(".")[0] in owners and p.dim() == 2 and len(p) == e
+        if name not in tensors and name != found.router and name.rpartition(".")[0] in owners and p.dim() == 2 and len(p) in found.stored
     ]  # fmt: skip
     wide = 2 * f if found.is_gated and len(found.first) == 1 else f
     into = [name for name in beside if named[name].shape[1] == wide][: len(found.first)]
@@ -133,11 +130,11 @@ def _expert_biases(named: dict[str, nn.Parameter], found: Experts) -> tuple[list
 
 
 def _stack_layout(named: dict[str, nn.Parameter], found: Experts) -> str:
-    e, d, f = found.experts, found.d_model, found.d_ff
+    (e, e_out), d, f = found.stored, found.d_model, found.d_ff
     wide = 2 * f if found.is_gated and len(found.first) == 1 else f
     letter = "2f" if wide != f else "f"
     names = {(e, wide, d): f"(E, {letter}, d)", (e, d, wide): f"(E, d, {letter})", (e * f, d): "(E·f, d)"}
-    down = {(e, d, f): "(E, d, f)", (e, f, d): "(E, f, d)", (e * f, d): "(E·f, d)"}
+    down = {(e_out, d, f): "(E, d, f)", (e_out, f, d): "(E, f, d)", (e_out * f, d): "(E·f, d)"}
     first, second = tuple(named[found.first[0]].shape), tuple(named[found.second].shape)
     return f"{names.get(first, first)} and {down.get(second, second)}"
 
@@ -152,48 +149,59 @@ def listed_mixture(
     inside = {id(p) for site in experts for _, p in site.parameters}
     names = {name for name, p in block.named_parameters() if id(p) in inside}
     return _mixture_site(
-        path, block, chosen[0], names, [row], shared, one.layout,
+        path, block, (chosen[0], e), names, [row], shared, one.layout,
         (one.d_model, one.d_ff, one.activation, one.is_gated, one.gate_half), one.biases,
-        Mixture(e, chosen[1], row.parameters),
+        Mixture(e, chosen[1], row.parameters, one.per_instance),
     )  # fmt: skip
 
 
 def _mixture_site(
-    path: str, block: nn.Module, router: str, experts: set[str], rows: list[Component], shared: list[Site], layout: str,
+    path: str, block: nn.Module, routes: tuple[str, int], experts: set[str], rows: list[Component], shared: list[Site], layout: str,
     what: tuple[int, int, str, bool, str | None], biases: tuple[bool, bool], mixture: Mixture,
 ) -> Site:  # fmt: skip
     d, f, activation, gated, half = what
+    router, choices = routes
     named = dict(block.named_parameters())
-    norms = {
-        f"{n}.{leaf}" for n, m in block.named_modules() if n and is_norm(m) for leaf, p in m._parameters.items()
-        if p is not None and p.numel() != mixture.experts
-    }  # fmt: skip
     in_shared = {id(p) for site in shared for _, p in site.parameters}
+    norms = _norms(block, choices)
     rest = {n: p for n, p in named.items() if n not in experts and id(p) not in in_shared and n not in norms}
     top = router.partition(".")[0]
-    routing = {n: p for n, p in rest.items() if n.startswith(f"{top}.") or n == router or p.numel() == mixture.experts}
-    components = [_router(routing, router, mixture.experts, d), *rows]
-    if shared:
-        text = " + ".join(_short(site) for site in shared)
-        components.append(Component("Shared expert(s)", text, sum(site.per_instance for site in shared)))
-    for name, parameter in rest.items():
-        if name in routing:
-            continue
-        size = parameter.numel()
-        if size == d and parameter.dim() == 1:
-            components.append(Component("Output bias", f"{d:,}", size))
-        elif size == d:
-            components.append(Component("Shared-expert gate", f"{d:,} × 1", size))
-        else:
-            components.append(Component(name, " × ".join(f"{s:,}" for s in parameter.shape), size))
-    counted = [(n, p) for n, p in named.items() if n not in norms]
+    routing = {n: p for n, p in rest.items() if n.startswith(f"{top}.") or n == router or p.numel() == choices}
+    further = {n: p for n, p in rest.items() if n not in routing}
+    components = [_router(routing, choices, d), *rows]
+    counted = {*experts, *routing}
+    if all(p.numel() == d for p in further.values()):  # else the block is a layer with attention and more in it
+        components += [*_shared(shared), *(_further(p, d) for p in further.values())]
+        counted = set(named) - norms
     return Site(
-        path, block, d, f, activation, gated, half, layout, tuple(components), tuple(counted), biases=biases,
-        mixture=mixture,
+        path, block, d, f, activation, gated, half, layout, tuple(components),
+        tuple((n, p) for n, p in named.items() if n in counted), biases=biases, mixture=mixture,
     )  # fmt: skip
 
 
-def _router(routing: dict[str, nn.Parameter], router: str, experts: int, d: int) -> Component:
+def _norms(block: nn.Module, experts: int) -> set[str]:
+    """Names of the parameters of normalisations in a block; a vector of one number for each expert is the router's."""
+    return {
+        f"{name}.{leaf}" for name, part in block.named_modules() if name and is_norm(part)
+        for leaf, p in part._parameters.items() if p is not None and p.numel() != experts
+    }  # fmt: skip
+
+
+def _shared(shared: list[Site]) -> list[Component]:
+    if not shared:
+        return []
+    text = " + ".join(_short(site) for site in shared)
+    return [Component("Shared expert(s)", text, sum(site.per_instance for site in shared))]
+
+
+def _further(parameter: nn.Parameter, d: int) -> Component:
+    """A vector beside the experts: added to the output, or the map to the number that scales the shared experts."""
+    if parameter.dim() == 1:
+        return Component("Output bias", f"{d:,}", d)
+    return Component("Shared-expert gate", f"{d:,} × 1", d)
+
+
+def _router(routing: dict[str, nn.Parameter], experts: int, d: int) -> Component:
     size = sum(p.numel() for p in routing.values())
     extra = size - d * experts
     text = f"{d:,} × {experts:,}" + (f" + {extra:,}" if extra else "")

@@ -129,7 +129,13 @@ def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: 
     return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers")
 
 
-def _only_held(block: nn.Module) -> str | None:
+def _only_held(block: nn.Module, maps: tuple[Map, ...] = ()) -> str | None:
+    """The one activation beside the maps: in their thin wrappers, else in the block itself, else anywhere in it."""
+    wrappers = [block.get_submodule(entry.path.rpartition(".")[0]) for entry in maps if "." in entry.path]
+    for parts in (wrappers, [block]):
+        names = {name for part in parts for name, _ in held(part, deep=False)}
+        if len(names) == 1:
+            return names.pop()
     names = {name for name, _ in held(block)}
     return names.pop() if len(names) == 1 else None
 
@@ -142,7 +148,7 @@ def is_only(block: nn.Module, maps: list[Map]) -> bool:
 
 def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:
     """Chains by widths alone, where no numbers tell: d → f and f → d with one activation held beside."""
-    activation = _only_held(block)
+    activation = _only_held(block, tuple(maps))
     wide = [entry for entry in maps if entry.depthwise]
     ends = [entry for entry in maps if not entry.depthwise and entry.wide_in != entry.wide_out]
     found: list[Chain] = []

@@ -108,6 +108,8 @@ class _Search:
                 continue
             parts = {f"{where}.{key}": one for key, one in part.named_children() if any(True for _ in one.parameters())}
             experts = [self.sites[place] for place in parts if place in self.sites]
+            if not any(len(parts) in p.shape for p in block.parameters()):
+                continue  # nothing gives one number for each of them
             if len(experts) < max(2, len(parts)) or len({site.components for site in experts}) > 1:
                 continue
             key = ("list", _kind(block))
@@ -123,9 +125,10 @@ class _Search:
         return [s for p, s in self.sites.items() if p.startswith(start) and not f"{p}.".startswith(f"{experts}.")]
 
     def _merge(self, site: Site) -> None:
-        """A mixture takes the place of the networks in it."""
-        start = f"{site.path}." if site.path else ""
-        self.sites = {p: s for p, s in self.sites.items() if not p.startswith(start)} | {site.path: site}
+        """A mixture takes the place of the networks that are parts of it."""
+        own = {id(parameter) for _, parameter in site.parameters}
+        kept = {p: s for p, s in self.sites.items() if not {id(q) for _, q in s.parameters} <= own}
+        self.sites = kept | {site.path: site}
 
     def _expert_tensors(self, block: nn.Module, path: str) -> None:
         """Expert tensors of the block or its parts, tried in ever larger blocks until the router is among them."""
@@ -210,7 +213,7 @@ def _not_a_network(
         return f"a perceptron of three maps or more ({text})"
     if first.wide_in != second.wide_out:
         return f"its output is not as wide as its input ({text}): a projection or a head"
-    if len(first.layout) and "nn.Conv" in first.layout and _convolutional(chain, above):
+    if "nn.Conv" in first.layout and _convolutional(chain, block, above):
         return f"a convolutional block ({text})"
     if above and is_norm(above[-1][1]):
         return f"a part of a normalisation ({text})"
@@ -219,10 +222,10 @@ def _not_a_network(
     return None
 
 
-def _convolutional(chain: Chain, above: tuple[tuple[str, nn.Module], ...]) -> bool:
+def _convolutional(chain: Chain, block: nn.Module, above: tuple[tuple[str, nn.Module], ...]) -> bool:
     wide = chain.first[0].kernel and chain.first[0].wide_in == chain.second.wide_in
     listed = bool(above) and isinstance(above[-1][1], nn.ModuleList | nn.Sequential)
-    return bool(wide) or listed
+    return bool(wide) or (listed and not any(_mixes(part) for part in block.children()))
 
 
 def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: tuple[tuple[str, nn.Module], ...]) -> bool:

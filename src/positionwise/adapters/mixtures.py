@@ -25,7 +25,10 @@ class Experts:
     """Of the tensors that read the input: one, fused or not gated, or the activated one and the linear one."""
     second: str
     router: str
-    experts: int
+    choices: int
+    """Numbers that the router gives; more than the experts where a token may choose to meet none."""
+    stored: tuple[int, int]
+    """Experts in the first tensor and in the second."""
     top_k: int | None
     """Experts that one token meets; None where neither the numbers nor the block's own words tell."""
     d_model: int
@@ -39,13 +42,13 @@ def holds_expert_tensors(module: nn.Module) -> bool:
     """Whether a module owns several matrices or stacks of them itself, or several of its parts own a stack each."""
     if linear_map(module) is not None or is_norm(module):
         return False
-    own = [p for p in _own(module) if p.dim() in (2, 3) and min(p.shape) > 1]
+    own = [p for p in _own(module) if p.dim() in (2, 3) and min(p.shape[-2:]) > 1]
     stacks = sum(_owns_a_stack(child) for child in module.children())
     return len(own) >= 2 or stacks >= 2
 
 
 def _owns_a_stack(module: nn.Module) -> bool:
-    return linear_map(module) is None and any(p.dim() == 3 and min(p.shape) > 1 for p in _own(module))
+    return linear_map(module) is None and any(p.dim() == 3 and min(p.shape[-2:]) > 1 for p in _own(module))
 
 
 def _own(module: nn.Module) -> list[nn.Parameter]:
@@ -82,8 +85,8 @@ def _alone(block: nn.Module, holder: nn.Module, tensors: set[int]) -> Experts | 
                 first, second, shown = between
                 d, f = width, _joined(record, tensors)[0][second].shape[-1]
                 return Experts(
-                    tuple(names[key] for key in first), names[second], routers[0], len(stacks[0]), said_top_k(block),
-                    d, f, name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
+                    tuple(names[key] for key in first), names[second], routers[0], shape[0],
+                    (len(stacks[0]), _stored(block, names[second], shape[0])), said_top_k(block), d, f, name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
                 )  # fmt: skip
     return None
 
@@ -119,17 +122,24 @@ def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]
         return None
     first, second, shown = between
     rows, d, f = len(reads[second]), reads[first[0]].shape[-1], reads[second].shape[-1]
-    for product in record.products:
+    for product in sorted(record.products, key=lambda product: product.gave.shape[-1]):
         count = product.gave.shape[-1]
         routes = product.weight in names and product.weight not in {*first, second} and product.read.shape[-1] == d
-        if routes and count >= 2 and numel[second] == count * d * f and rows % TOKENS == 0:
-            top_k = _chosen(record, count) or rows // TOKENS
+        stored = (_stored(block, names[first[0]], count), _stored(block, names[second], count))
+        if routes and max(stored) <= count and numel[second] == stored[1] * d * f:
+            whole = rows // TOKENS if rows % TOKENS == 0 else said_top_k(block)
             chosen = tuple(names[key] for key in first)
             return Experts(
-                chosen, names[second], names[product.weight or 0], count, top_k, d, f, name_of(shown, holder) or UNKNOWN,
-                shown.is_gated, shown.gate_half,
+                chosen, names[second], names[product.weight or 0], count, stored, _chosen(record, count) or whole, d, f,
+                name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
             )  # fmt: skip
     return None
+
+
+def _stored(block: nn.Module, name: str, experts: int) -> int:
+    """How many experts a tensor holds: a stack says it itself, a matrix of all experts' rows does not."""
+    tensor = block.get_parameter(name)
+    return len(tensor) if tensor.dim() == 3 else experts
 
 
 def _joined(record: Record, tensors: set[int]) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:

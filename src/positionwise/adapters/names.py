@@ -44,9 +44,9 @@ def own_name(activation: Any) -> str | None:
     return next((name for function, name in known if function is activation), None)
 
 
-def held(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(name, function) of the activations that a block holds itself or in its small parts."""
-    for part in module.modules():
+def held(module: nn.Module, deep: bool = True) -> Iterator[tuple[str, Any]]:
+    """(name, function) of the activations that a block holds itself or, deep, in its parts."""
+    for part in module.modules() if deep else (module,):
         for value in (*part._modules.values(), *part.__dict__.values()):
             name = own_name(value) if callable(value) else None
             if name is not None and name != "linear":

@@ -13,8 +13,16 @@ from torch import Tensor, nn
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.numbers import GRID, SIDE, TOKENS, Record, WithoutWeights
 
-_RETURNS = (lambda x: (x, None), lambda x: x, lambda x: (x, None, None))
-"""What attention gives in published layers: its output with weights or a cache beside, or alone."""
+
+class _Named(dict[str, Any]):
+    """A dictionary that has the same value under every name."""
+
+    def __missing__(self, _key: str) -> Any:
+        return self["x"]
+
+
+_RETURNS = (lambda x: (x, None), lambda x: x, lambda x: (x, None, None), lambda x: _Named(x=x))
+"""What attention gives in published layers: its output with weights or a cache beside, alone, or by name."""
 
 
 def run(block: nn.Module, width: int, kept: tuple[nn.Module, ...] = ()) -> Iterator[Record]:
@@ -33,7 +41,7 @@ def run(block: nn.Module, width: int, kept: tuple[nn.Module, ...] = ()) -> Itera
     by = _passed_by(block, kept) if kept else ()
     for returns in (*_RETURNS, None) if by else (None,):
         for tensor in inputs:
-            for filler in (None, tensor, SIDE, torch.ones(1, TOKENS, 1, dtype=dtype)):
+            for filler in (None, tensor, SIDE, (SIDE, SIDE), torch.ones(1, TOKENS, 1, dtype=dtype)):
                 arguments = _arguments(block, tensor, filler)
                 record = None if arguments is None else _run(block, arguments, by if returns else (), returns)
                 if record is not None:

@@ -21,36 +21,46 @@ from positionwise.adapters.maps import linear_map
 from positionwise.adapters.sites import Site
 
 
-def shadow(module: nn.Module, *, training: bool, dtype: torch.dtype | None = None) -> nn.Module:
+def shadow(
+    module: nn.Module, *, training: bool, dtype: torch.dtype | None = None, hollow: tuple[nn.Module, ...] = ()
+) -> nn.Module:
     """A copy of a module's structure on the meta device, without hooks.
 
     Args:
         module: on any device; nothing of it is changed.
         training: which mode the copy is in.
         dtype: of all floating-point tensors; their own without it.
+        hollow: parts that are copied without anything in them.
     """
     tensors: dict[int, Tensor] = {}
-    copies = {id(part): _bare(part, training) for part in module.modules()}
-    for part in copies.values():
-        part._modules = {name: child if child is None else copies[id(child)] for name, child in part._modules.items()}
-        for held in (part._parameters, part._buffers, part.__dict__):
-            for name, value in held.items():
-                if isinstance(value, Tensor):
-                    held[name] = tensors.setdefault(id(value), _empty(value, dtype))
-        if is_table(part):
-            # Scaled rotary tables look at the positions before they are computed; their shapes do not depend on it.
-            part.forward = MethodType(inspect.unwrap(type(part).forward), part)
-    return copies[id(module)]
+    copies: dict[int, nn.Module] = {}
+    emptied = {id(part) for part in hollow}
+
+    def copied(part: nn.Module) -> nn.Module:
+        if id(part) not in copies:
+            copies[id(part)] = copy = _bare(part, training, id(part) in emptied)
+            for held in (copy._parameters, copy._buffers, copy.__dict__):
+                for name, value in held.items():
+                    if isinstance(value, Tensor):
+                        held[name] = tensors.setdefault(id(value), _empty(value, dtype))
+            copy._modules = {name: child and copied(child) for name, child in copy._modules.items()}
+        return copies[id(part)]
+
+    return copied(module)
 
 
-def _bare(part: nn.Module, training: bool) -> nn.Module:
+def _bare(part: nn.Module, training: bool, hollow: bool) -> nn.Module:
     copy = object.__new__(type(part))
     copy.__dict__.update(part.__dict__)
     copy.__dict__.pop("forward", None)  # bound to the module itself, as accelerate does
     for name, value in part.__dict__.items():
         if isinstance(value, dict):
-            copy.__dict__[name] = type(value)() if name.endswith("hooks") else value.copy()
+            emptied = name.endswith("hooks") or (hollow and name in {"_modules", "_parameters", "_buffers"})
+            copy.__dict__[name] = type(value)() if emptied else value.copy()
     copy.training = training
+    if is_table(part):
+        # Scaled rotary tables look at the positions before they are computed; their shapes do not depend on it.
+        copy.forward = MethodType(inspect.unwrap(type(part).forward), copy)
     return copy
 
 

@@ -21,6 +21,8 @@ class Mixture:
     """Routed experts that one token meets; None where neither the numbers nor the configuration say."""
     routed: int
     """Parameters of all routed experts."""
+    per_expert: int
+    """Parameters of one of them."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Site:
         mixture = self.mixture
         if mixture is None or mixture.top_k is None:
             return self.per_instance
-        return self.per_instance - mixture.routed + mixture.routed // mixture.experts * mixture.top_k
+        return self.per_instance - mixture.routed + mixture.per_expert * mixture.top_k
 
 
 @dataclass(frozen=True)
