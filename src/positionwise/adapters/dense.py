@@ -68,9 +68,9 @@ def _fits(first: Map, second: Map) -> bool:
 
 def chains(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], bool]:
     """The block's chains, and whether its code ran, so that what is not among them is known not to be one."""
-    wanted = {id(parameter) for entry in maps for parameter in entry.module.parameters() if parameter.dim() > 1}
+    wanted = {id(entry.weight) for entry in maps}
     for width in dict.fromkeys(entry.wide_in for entry in maps):
-        for record in run(block, width, tuple(entry.module for entry in maps)):
+        for record in run(block, width, tuple(maps)):
             found = _proven(block, maps, record)
             ran = wanted <= {product.weight for product in record.products}
             if found or ran:
@@ -79,7 +79,7 @@ def chains(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], bool]:
 
 
 def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
-    owners = {id(parameter): entry for entry in maps for parameter in entry.module.parameters()}
+    owners = {id(entry.weight): entry for entry in maps}
     seen = [(owners[p.weight], p) for p in record.products if p.weight in owners]
     found: list[Chain] = []
     for index, (second, product) in enumerate(seen):

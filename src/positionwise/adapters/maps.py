@@ -33,6 +33,11 @@ class Map:
         return self.groups > 1 and self.groups == self.wide_in == self.wide_out
 
     @property
+    def weight(self) -> nn.Parameter | None:
+        """The largest of its parameters: what a low-rank addition in the same module is added to."""
+        return max(self.module.parameters(), key=torch.Tensor.numel, default=None)
+
+    @property
     def parameters(self) -> int:
         """How many numbers the map has, bias included."""
         taps = math.prod(self.kernel)

@@ -52,9 +52,17 @@ class Record:
 
 
 class WithoutWeights(TorchFunctionMode):
-    def __init__(self, weights: dict[int, Tensor]) -> None:
+    """Products with a weight are drawn; all other operations happen.
+
+    Args:
+        weights: the parameters and buffers of the block, by their ids.
+        drawn: ids of those whose products are drawn, where not all are; the others' products are zero.
+    """
+
+    def __init__(self, weights: dict[int, Tensor], drawn: set[int] | None = None) -> None:
         super().__init__()
         self.weights = weights
+        self.drawn = drawn
         self.record = Record()
         self.generator = torch.Generator().manual_seed(0)
 
@@ -98,6 +106,8 @@ class WithoutWeights(TorchFunctionMode):
         gave = torch.tensor(GRID, dtype=number.dtype)[index] * scale
         weight = max(weights, key=Tensor.numel)
         known = next((key for key in (id(weight), id(weight._base)) if key in self.weights), None)
+        if self.drawn is not None and known not in self.drawn:
+            return torch.zeros_like(gave)
         axis = 1 if func.__name__.startswith("conv") else -1
         self.record.products.append(Product(known, _rows(number, axis), _rows(gave, axis)))
         return gave

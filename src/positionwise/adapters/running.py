@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from positionwise.adapters.maps import linear_map
+from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.numbers import GRID, SIDE, TOKENS, Record, WithoutWeights
 
 
@@ -25,29 +26,42 @@ _RETURNS = (lambda x: (x, None), lambda x: x, lambda x: (x, None, None), lambda 
 """What attention gives in published layers: its output with weights or a cache beside, alone, or by name."""
 
 
-def run(block: nn.Module, width: int, kept: tuple[nn.Module, ...] = ()) -> Iterator[Record]:
+def run(block: nn.Module, width: int, kept: tuple[Map, ...] = ()) -> Iterator[Record]:
     """Records of a block's forward, one for each way of calling it that its code accepts.
 
     Args:
         block: any module; a copy of its structure is run, which shares its weights, so that nothing of it changes.
         width: channels of its input.
-        kept: where given, parts with several maps of which none is among these are passed by: what goes in comes out.
+        kept: where given, parts with several maps of which none is among these are passed by (what goes in comes out),
+            and other maps give zeros, such as low-rank additions to these.
     """
     dtype = torch.float64
     x = torch.tensor(GRID, dtype=dtype)[torch.arange(TOKENS * width) % len(GRID)].reshape(1, TOKENS, width)
     inputs = [x, x[0], x.reshape(1, SIDE, SIDE, width)]
     if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in block.modules()):
         inputs += [x.mT, x.mT.reshape(1, width, SIDE, SIDE)]
-    by = _passed_by(block, kept) if kept else ()
+    by = _passed_by(block, tuple(entry.module for entry in kept)) if kept else ()
+    drawn = {id(entry.weight) for entry in kept} if kept else None
     for returns in (*_RETURNS, None) if by else (None,):
         for tensor in inputs:
             for filler in (None, tensor, SIDE, (SIDE, SIDE), torch.ones(1, TOKENS, 1, dtype=dtype)):
                 arguments = _arguments(block, tensor, filler)
-                record = None if arguments is None else _run(block, arguments, by if returns else (), returns)
+                record = None if arguments is None else _run(block, arguments, by if returns else (), returns, drawn)
                 if record is not None:
                     yield record
                 if arguments is None or len(arguments) == 1:
                     break  # no filler was asked for
+    for place in _places(block):
+        record = _run(block, (x, place), (), None, drawn)
+        if record is not None:
+            yield record
+
+
+def _places(block: nn.Module) -> Iterator[int]:
+    """Numbers of layers that a shared block knows as its places, such as Zamba2's, which asks for one of them."""
+    for value in block.__dict__.values():
+        if isinstance(value, dict):
+            yield from [key for key in value if isinstance(key, int)][:1]
 
 
 def run_experts(holder: nn.Module, width: int, experts: int) -> Iterator[Record]:
@@ -87,11 +101,13 @@ def _arguments(block: nn.Module, tensor: Tensor, filler: Any) -> tuple[Any, ...]
     return (tensor, *[filler] * (required - 1))
 
 
-def _run(block: nn.Module, arguments: tuple[Any, ...], by: tuple[str, ...], returns: Any) -> Record | None:
-    mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())})
+def _run(
+    block: nn.Module, arguments: tuple[Any, ...], by: tuple[str, ...], returns: Any, drawn: set[int] | None = None
+) -> Record | None:
+    mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())}, drawn)
     try:
         copy = _skeleton(block, mode.record, {name: _Passed(returns) for name in by})
-        with torch.no_grad(), torch.device("cpu"), mode:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad(), torch.device("cpu"), mode:
             copy(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
     except BaseException as error:  # whatever the code raises on numbers it did not expect: not a way of calling it
         if isinstance(error, Exception) or type(error).__module__.startswith("transformers"):
