@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from positionwise.adapters.dense import Chain
@@ -25,25 +27,22 @@ def own_site(path: str, block: Network) -> Site:
     )  # fmt: skip
 
 
-def dense_site(path: str, block: nn.Module, chain: Chain, of: int) -> Site:
-    """The site of one chain of a block that holds ``of`` of them."""
+def dense_site(path: str, block: nn.Module, chain: Chain, of: int, mixing: str | None) -> Site:
+    """The site of one chain of a block that holds ``of`` of them; ``mixing`` says why it is not position-wise."""
     counted = {id(p) for entry in chain.maps for p in entry.module.parameters()}
     parameters = [(name, p) for name, p in block.named_parameters() if id(p) in counted]
     components = list(_components(chain))
-    holder = path
     if of == 1:
         parameters, components = _with_adapters(block, chain, parameters, components)
-    notes = []
-    wide = [entry for entry in chain.maps if entry.kernel]
-    if wide:
-        sizes = " × ".join(map(str, wide[0].kernel))
-        notes.append(f"not position-wise: a convolution of {sizes} positions")
+        parameters, components = _with_further(block, chain, parameters, components)
+    notes = [] if mixing is None else [mixing]
     if chain.evidence == "structure" and chain.is_gated and len(chain.first) == 1:
         notes.append("which half of the fused map is the gate is not proven: the block's code did not run by itself")
     return Site(
-        holder, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
+        path, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
         chain.gate_half, chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
-        (any(entry.has_bias for entry in chain.first), chain.second.has_bias), not wide, None, chain.evidence, tuple(notes),
+        (any(entry.has_bias for entry in chain.first), chain.second.has_bias), mixing is None, None, chain.evidence,
+        tuple(notes),
     )  # fmt: skip
 
 
@@ -93,6 +92,24 @@ def _with_adapters(
     return [*parameters, *more], [*components, Component("Per-use low-rank adapters", calculation, size)]
 
 
+def _with_further(
+    block: nn.Module, chain: Chain, parameters: list[tuple[str, nn.Parameter]], components: list[Component]
+) -> tuple[list[tuple[str, nn.Parameter]], list[Component]]:
+    """One more map of d_model to d_model in a block that holds nothing else, such as RWKV's receptance."""
+    known = {id(p) for _, p in parameters}
+    maps = (linear_map(part, name) for name, part in block.named_modules())
+    more = [entry for entry in maps if entry is not None and id(entry.weight) not in known]
+    width = chain.first[0].wide_in
+    if len(more) != 1 or (more[0].wide_in, more[0].wide_out) != (width, width) or more[0].kernel:
+        return parameters, components
+    (entry,) = more
+    added = [(f"{entry.path}.{leaf}", p) for leaf, p in entry.module.named_parameters()]
+    return [*parameters, *added], [
+        *components,
+        Component(f"Further map: {entry.path}", entry.calculation, entry.parameters),
+    ]
+
+
 def tensor_mixture(path: str, block: nn.Module, found: Experts, shared: list[Site]) -> Site:
     """The site of experts that stand in tensors."""
     named = dict(block.named_parameters())
@@ -108,11 +125,11 @@ def tensor_mixture(path: str, block: nn.Module, found: Experts, shared: list[Sit
         Component("Experts down", second, e_out * one[1]),
     ]
     mixture = Mixture(e_out, found.top_k, sum(row.parameters for row in rows), sum(one))
-    return _mixture_site(
-        path, block, (found.router, found.choices), {*found.first, found.second, *into, *out}, rows, shared,
-        _stack_layout(named, found), (d, f, found.activation, found.is_gated, found.gate_half), (bool(into), bool(out)),
-        mixture,
+    draft = Site(
+        path, block, d, f, found.activation, found.is_gated, found.gate_half, _stack_layout(named, found), (), (),
+        biases=(bool(into), bool(out)), mixture=mixture,
     )  # fmt: skip
+    return _mixed(draft, (found.router, found.choices), {*found.first, found.second, *into, *out}, rows, shared)
 
 
 def _expert_biases(named: dict[str, nn.Parameter], found: Experts) -> tuple[list[str], list[str]]:
@@ -120,9 +137,10 @@ def _expert_biases(named: dict[str, nn.Parameter], found: Experts) -> tuple[list
     d, f = found.d_model, found.d_ff
     owners = {name.rpartition(".")[0] for name in (*found.first, found.second)}
     tensors = {*found.first, found.second}
+    candidates = {name: p for name, p in named.items() if p.dim() == 2 and len(p) in found.stored}
     beside = [
-        name for name, p in named.items()
-        if name not in tensors and name != found.router and name.rpartition(".")[0] in owners and p.dim() == 2 and len(p) in found.stored
+        name for name in candidates
+        if name not in tensors and name != found.router and name.rpartition(".")[0] in owners
     ]  # fmt: skip
     wide = 2 * f if found.is_gated and len(found.first) == 1 else f
     into = [name for name in beside if named[name].shape[1] == wide][: len(found.first)]
@@ -148,19 +166,22 @@ def listed_mixture(
     row = Component("Experts", f"{e} × ({parts})", e * one.per_instance)
     inside = {id(p) for site in experts for _, p in site.parameters}
     names = {name for name, p in block.named_parameters() if id(p) in inside}
-    return _mixture_site(
-        path, block, (chosen[0], e), names, [row], shared, one.layout,
-        (one.d_model, one.d_ff, one.activation, one.is_gated, one.gate_half), one.biases,
-        Mixture(e, chosen[1], row.parameters, one.per_instance),
-    )  # fmt: skip
+    mixture = Mixture(e, chosen[1], row.parameters, one.per_instance)
+    draft = replace(one, path=path, module=block, mixture=mixture, components=(), parameters=(), first=(), second=None)
+    return _mixed(draft, (chosen[0], e), names, [row], shared)
 
 
-def _mixture_site(
-    path: str, block: nn.Module, routes: tuple[str, int], experts: set[str], rows: list[Component], shared: list[Site], layout: str,
-    what: tuple[int, int, str, bool, str | None], biases: tuple[bool, bool], mixture: Mixture,
-) -> Site:  # fmt: skip
-    d, f, activation, gated, half = what
-    router, choices = routes
+def _mixed(draft: Site, routes: tuple[str, int], experts: set[str], rows: list[Component], shared: list[Site]) -> Site:
+    """The draft with everything that belongs to the mixture: router, experts, shared experts and their gate.
+
+    Args:
+        draft: the site without components and parameters.
+        routes: the router's weight, and how many numbers it gives.
+        experts: names of the routed experts' parameters.
+        rows: their components.
+        shared: networks beside them in the block.
+    """
+    (router, choices), block, d = routes, draft.module, draft.d_model
     named = dict(block.named_parameters())
     in_shared = {id(p) for site in shared for _, p in site.parameters}
     norms = _norms(block, choices)
@@ -173,10 +194,8 @@ def _mixture_site(
     if all(p.numel() == d for p in further.values()):  # else the block is a layer with attention and more in it
         components += [*_shared(shared), *(_further(p, d) for p in further.values())]
         counted = set(named) - norms
-    return Site(
-        path, block, d, f, activation, gated, half, layout, tuple(components),
-        tuple((n, p) for n, p in named.items() if n in counted), biases=biases, mixture=mixture,
-    )  # fmt: skip
+    parameters = tuple((n, p) for n, p in named.items() if n in counted)
+    return replace(draft, components=tuple(components), parameters=parameters)
 
 
 def _norms(block: nn.Module, experts: int) -> set[str]:

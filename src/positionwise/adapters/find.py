@@ -8,11 +8,10 @@ from typing import Any
 from torch import nn
 
 from positionwise.adapters import building
-from positionwise.adapters.dense import Chain, by_structure, chains, is_only, may_pair, moved, own_maps
+from positionwise.adapters.dense import by_structure, chains, is_only, may_pair, moved, own_maps
+from positionwise.adapters.judging import Above, holds_a_stack, mixes_only, mixes_positions, not_a_network
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
-from positionwise.adapters.names import held
-from positionwise.adapters.running import is_norm
 from positionwise.adapters.sites import Found, Site, Unplaced
 from positionwise.feedforward import Network
 
@@ -50,7 +49,7 @@ class _Search:
         sites = sorted(self.sites.values(), key=lambda site: order[site.path])
         return Found(tuple(sites), tuple(self.unplaced.values()))
 
-    def _visit(self, module: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
+    def _visit(self, module: nn.Module, path: str, above: Above) -> None:
         if linear_map(module) is not None or id(module) in self.claimed:
             return
         self.claimed.add(id(module))
@@ -67,9 +66,9 @@ class _Search:
             self.pending.append((path, module))
         self._expert_tensors(module, path)
 
-    def _dense(self, block: nn.Module, path: str, above: tuple[tuple[str, nn.Module], ...]) -> None:
+    def _dense(self, block: nn.Module, path: str, above: Above) -> None:
         maps = [entry for entry in own_maps(block) if not self._inside_site(path, entry.path)]
-        if not may_pair(maps) or _holds_a_stack(block):
+        if not may_pair(maps) or holds_a_stack(block):
             return
         key = ("dense", _kind(block))
         if key not in self.known:
@@ -79,13 +78,13 @@ class _Search:
         seconds = {chain.second.path for chain in found}
         firsts = {entry.path for chain in found for entry in chain.first}
         for chain in found:
-            reason = _not_a_network(chain, seconds & firsts, path, block, above)
+            reason = not_a_network(chain, seconds & firsts, path, block, above)
             if reason is None and chain.evidence == "structure" and self._holds_sites(path):
                 reason = (
                     "its widths and its activation fit, but its code did not run by itself, and the layer has another"
                 )
             if reason is None:
-                site = building.dense_site(path, block, chain, len(found))
+                site = building.dense_site(path, block, chain, len(found), mixes_positions(chain, block, above))
                 self.sites[_key(site, self.sites)] = site
             elif "nn.Conv" in chain.first[0].layout:
                 self.convolutional.append(path)
@@ -165,7 +164,7 @@ class _Search:
             for key, layer in part.named_children():
                 path = below + key
                 inside = any(entry == path or entry.startswith(f"{path}.") for entry in said)
-                if not inside and not _mixes_only(layer):
+                if not inside and not mixes_only(layer):
                     kinds[name, type(layer)].append(path)
         for paths in kinds.values():
             layer = self.model.get_submodule(paths[0])
@@ -174,22 +173,6 @@ class _Search:
                 f"{len(paths)} of this kind of layer hold maps, but no feed-forward network was recognised ({parts})"
             )
             self.unplaced[paths[0]] = Unplaced(paths[0], reason)
-
-
-def _holds_a_stack(block: nn.Module) -> bool:
-    """Whether whole layers stand in lists inside: then the block is a model, not a layer."""
-    lists = (part for part in block.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
-    return any(sum(linear_map(m) is not None for m in layer.modules()) >= 3 for part in lists for layer in part)
-
-
-def _mixes_only(layer: nn.Module) -> bool:
-    """Whether a list's element is known to be something else: few maps, only convolutions, or attention by itself."""
-    maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
-    attends = {"softmax", "scaled_dot_product_attention", "get_interface", "matmul"}
-    code = getattr(type(layer).forward, "__code__", None)
-    if len(maps) < 2 or all("nn.Conv" in entry.layout for entry in maps):
-        return True
-    return code is not None and bool(attends & set(code.co_names)) and not any(True for _ in held(layer))
 
 
 def _key(site: Site, sites: dict[str, Site]) -> str:
@@ -201,43 +184,3 @@ def _kind(block: nn.Module) -> Any:
     """What two blocks of one kind share: classes, names and shapes of all parts."""
     parts = tuple((name, type(part)) for name, part in block.named_modules())
     return parts, tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-
-
-def _not_a_network(
-    chain: Chain, both: set[str], path: str, block: nn.Module, above: tuple[tuple[str, nn.Module], ...]
-) -> str | None:
-    """Why a proven chain is not a layer's feed-forward network; None if it is one."""
-    first, second = chain.first[0], chain.second
-    text = f"{first.wide_in:,} → {second.wide_in:,} → {second.wide_out:,}, {chain.activation}"
-    if both:
-        return f"a perceptron of three maps or more ({text})"
-    if first.wide_in != second.wide_out:
-        return f"its output is not as wide as its input ({text}): a projection or a head"
-    if "nn.Conv" in first.layout and _convolutional(chain, block, above):
-        return f"a convolutional block ({text})"
-    if above and is_norm(above[-1][1]):
-        return f"a part of a normalisation ({text})"
-    if path and not _in_a_layer(path, block, chain, above):
-        return f"it stands outside of the layers ({text})"
-    return None
-
-
-def _convolutional(chain: Chain, block: nn.Module, above: tuple[tuple[str, nn.Module], ...]) -> bool:
-    wide = chain.first[0].kernel and chain.first[0].wide_in == chain.second.wide_in
-    listed = bool(above) and isinstance(above[-1][1], nn.ModuleList | nn.Sequential)
-    return bool(wide) or (listed and not any(_mixes(part) for part in block.children()))
-
-
-def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: tuple[tuple[str, nn.Module], ...]) -> bool:
-    """Whether a block is an element of a stack, or stands beside something that mixes positions."""
-    if any(part.isdigit() for part in path.split(".")):
-        return True
-    inside = {id(entry.module) for entry in chain.maps}
-    around = [*block.children(), *(above[-1][1].children() if above else ())]
-    return any(_mixes(part) for part in around if id(part) not in inside and part is not block)
-
-
-def _mixes(part: nn.Module) -> bool:
-    maps = sum(linear_map(child) is not None for child in part.modules())
-    listed = any(isinstance(child, nn.ModuleList | nn.ModuleDict) for child in part.modules())
-    return isinstance(part, nn.MultiheadAttention) or (maps >= 3 and not listed)

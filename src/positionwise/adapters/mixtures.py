@@ -75,18 +75,21 @@ def _alone(block: nn.Module, holder: nn.Module, tensors: set[int]) -> Experts | 
     """The same with a choice made up, where the router's own code does not run: the router is the map to E numbers."""
     stacks = [p for p in holder.parameters() if p.dim() == 3]
     beside = {id(p) for part in holder.modules() if any(p.dim() == 3 for p in _own(part)) for p in _own(part)}
+    names = {id(parameter): name for name, parameter in block.named_parameters()}
     for width in _widths(holder) if stacks else ():
-        shape = (len(stacks[0]), width)
-        routers = [n for n, p in block.named_parameters() if tuple(p.shape) == shape and id(p) not in beside]
-        for record in run_experts(holder, width, len(stacks[0])) if routers else ():
-            between = _between(*_joined(record, tensors))
+        count = len(stacks[0])
+        routers = [
+            name for name, p in block.named_parameters() if tuple(p.shape) == (count, width) and id(p) not in beside
+        ]
+        for record in run_experts(holder, width, count) if routers else ():
+            reads, gives = _joined(record, tensors)
+            between = _between(reads, gives)
             if between is not None:
-                names = {id(parameter): name for name, parameter in block.named_parameters()}
                 first, second, shown = between
-                d, f = width, _joined(record, tensors)[0][second].shape[-1]
+                stored = (count, _stored(block, names[second], count))
                 return Experts(
-                    tuple(names[key] for key in first), names[second], routers[0], shape[0],
-                    (len(stacks[0]), _stored(block, names[second], shape[0])), said_top_k(block), d, f, name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
+                    tuple(names[key] for key in first), names[second], routers[0], count, stored, said_top_k(block),
+                    width, reads[second].shape[-1], name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
                 )  # fmt: skip
     return None
 

@@ -25,23 +25,43 @@ _FUNCTIONS = (F.relu, torch.relu, F.gelu, F.silu, torch.sigmoid, F.sigmoid, torc
 
 
 def library_names() -> dict[str, Any]:
-    """transformers' table of activations, name to class or (class, arguments); empty where it is not loaded."""
+    """The library's table of activations, name to class or (class, arguments); empty where it is not loaded."""
     module = sys.modules.get("transformers.activations")
     return {} if module is None else dict(module.ACT2CLS)
 
 
 def own_name(activation: Any) -> str | None:
-    """The name of a module or function that is known for an activation, by what it is."""
+    """The name of a module or function that is known for an activation, by what it is or by what it gives."""
     for name, entry in library_names().items():
         kind, options = entry if isinstance(entry, tuple) else (entry, {})
         if type(activation) is kind and all(getattr(activation, k, v) == v for k, v in options.items()):
             return "silu" if name == "swish" else name
-    if isinstance(activation, nn.GELU):
+    if type(activation) is nn.GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
-    if isinstance(activation, nn.Module) and type(activation).__module__ == "torch.nn.modules.activation":
+    if type(activation).__module__ == "torch.nn.modules.activation" and isinstance(activation, nn.Module):
         return type(activation).__name__.lower()
     known = [*((row.function, row.name) for row in ACTIVATIONS.values()), *((f, f.__name__) for f in _FUNCTIONS)]
-    return next((name for function, name in known if function is activation), None)
+    by_identity = next((name for function, name in known if function is activation), None)
+    return by_identity or _name_by_values(activation)
+
+
+def _name_by_values(activation: Any) -> str | None:
+    """The name of a leaf without parameters that gives what a known function gives, such as a class of the user's."""
+    leaf = isinstance(activation, nn.Module) and not activation._modules and not activation._parameters
+    if not leaf or activation._buffers or isinstance(activation, nn.Identity | nn.modules.dropout._DropoutNd):
+        return None
+    z = torch.tensor([*(step / 2 for step in range(-6, 7)), 7.5, 11.0], dtype=torch.double)
+    bare = object.__new__(type(activation))  # without the user's hooks
+    bare.__dict__.update(activation.__dict__)
+    try:
+        with torch.no_grad():
+            values = type(activation).forward(bare, z.clone())
+    except Exception:  # what does not take a vector is no activation
+        return None
+    if not isinstance(values, Tensor) or values.shape != z.shape:
+        return None
+    tables = [(row.name, row.function) for row in ACTIVATIONS.values() if row.name != "identity"]
+    return next((name for name, function in (*tables, *_FURTHER.items()) if _fits(function, z, values.double())), None)
 
 
 def held(module: nn.Module, deep: bool = True) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from types import MethodType
 from typing import Any
 
@@ -39,7 +40,8 @@ def shadow(
     def copied(part: nn.Module) -> nn.Module:
         if id(part) not in copies:
             copies[id(part)] = copy = _bare(part, training, id(part) in emptied)
-            for held in (copy._parameters, copy._buffers, copy.__dict__):
+            holders: tuple[dict[str, Any], ...] = (copy._parameters, copy._buffers, copy.__dict__)
+            for held in holders:
                 for name, value in held.items():
                     if isinstance(value, Tensor):
                         held[name] = tensors.setdefault(id(value), _empty(value, dtype))
@@ -99,12 +101,12 @@ def saved_bytes(site: Site, batch: int, sequence: int) -> int | None:
     """
     if site.second is None or site.mixture is not None:
         return None
-    for x in _inputs(site, batch, sequence):
+    for x, filler in product(_inputs(site, batch, sequence), (False, True)):
         copy = shadow(site.module, training=True)
         kept = _Kept(copy, site)
         try:
             with unseen(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
-                copy(x, *[None] * (_required(copy) - 1))
+                copy(x, *[x if filler else None] * (_required(copy) - 1))
         except Exception:  # whatever the code raises for an input that it did not expect
             continue
         return kept.total()
@@ -170,4 +172,4 @@ class _Kept:
         """Bytes; None where the network did not run, or not by itself."""
         if self.disturbed or not self.complete:
             return None
-        return sum(storage.nbytes() for storage in self.storages.values())
+        return sum(int(storage.nbytes()) for storage in self.storages.values())

@@ -1,0 +1,86 @@
+"""What a proven chain is: a layer's feed-forward network, or something else that is built alike."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from positionwise.adapters.dense import Chain
+from positionwise.adapters.maps import linear_map
+from positionwise.adapters.names import held
+from positionwise.adapters.running import is_norm
+
+Above = tuple[tuple[str, nn.Module], ...]
+"""(path, module) of everything that holds a block, from the model down."""
+
+
+def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, above: Above) -> str | None:
+    """Why a proven chain is not a layer's feed-forward network; None if it is one."""
+    first, second = chain.first[0], chain.second
+    text = f"{first.wide_in:,} → {second.wide_in:,} → {second.wide_out:,}, {chain.activation}"
+    if both:
+        return f"a perceptron of three maps or more ({text})"
+    if first.wide_in != second.wide_out:
+        return f"its output is not as wide as its input ({text}): a projection or a head"
+    if "nn.Conv" in first.layout and _convolutional(chain, block, above):
+        return f"a convolutional block ({text})"
+    if above and is_norm(above[-1][1]):
+        return f"a part of a normalisation ({text})"
+    if path and not _in_a_layer(path, block, chain, above):
+        return f"it stands outside of the layers ({text})"
+    return None
+
+
+def _convolutional(chain: Chain, block: nn.Module, above: Above) -> bool:
+    wide = chain.first[0].kernel and chain.first[0].wide_in == chain.second.wide_in
+    listed = bool(above) and isinstance(above[-1][1], nn.ModuleList | nn.Sequential)
+    return bool(wide) or (listed and not any(_mixes(part) for part in block.children()))
+
+
+def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: Above) -> bool:
+    """Whether a block is an element of a stack, or stands beside something that mixes positions."""
+    if any(part.isdigit() for part in path.split(".")):
+        return True
+    inside = {id(entry.module) for entry in chain.maps}
+    around = [*block.children(), *(above[-1][1].children() if above else ())]
+    return any(_mixes(part) for part in around if id(part) not in inside and part is not block)
+
+
+def _mixes(part: nn.Module) -> bool:
+    maps = sum(linear_map(child) is not None for child in part.modules())
+    listed = any(isinstance(child, nn.ModuleList | nn.ModuleDict) for child in part.modules())
+    return isinstance(part, nn.MultiheadAttention) or (maps >= 3 and not listed)
+
+
+def holds_a_stack(block: nn.Module) -> bool:
+    """Whether whole layers stand in lists inside: then the block is a model, not a layer."""
+    lists = (part for part in block.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
+    return any(sum(linear_map(m) is not None for m in layer.modules()) >= 3 for part in lists for layer in part)
+
+
+def mixes_only(layer: nn.Module) -> bool:
+    """Whether a list's element is known to be something else: few maps, only convolutions, or attention by itself."""
+    maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
+    attends = {"softmax", "scaled_dot_product_attention", "get_interface", "matmul"}
+    code = getattr(type(layer).forward, "__code__", None)
+    if len(maps) < 2 or all("nn.Conv" in entry.layout for entry in maps):
+        return True
+    return code is not None and bool(attends & set(code.co_names)) and not any(True for _ in held(layer))
+
+
+def mixes_positions(chain: Chain, block: nn.Module, above: Above) -> str | None:
+    """Why a network does not act on each position by itself, or None where it does as far as can be seen."""
+    wide = next((entry.kernel for entry in chain.maps if entry.kernel), None)
+    if wide is not None:
+        return f"not position-wise: a convolution of {' × '.join(map(str, wide))} positions"
+    parent = above[-1][1] if above else block
+    if isinstance(parent, nn.ModuleList | nn.Sequential):
+        return None
+    inside = {id(part) for part in block.modules()}
+    widths = {
+        max(p.shape) for part in parent.modules() if id(part) not in inside and is_norm(part) for p in part.parameters()
+    }
+    width = chain.first[0].wide_in
+    if not widths or width in widths:
+        return None
+    near = " and ".join(f"{size:,}" for size in sorted(widths))
+    return f"not position-wise: it reads {width:,} numbers where the normalisations beside it have {near}"
