@@ -21,7 +21,9 @@ def own_site(path: str, block: Network) -> Site:
     given = block.activation
     name = given if isinstance(given, str) else str(getattr(given, "name", type(given).__name__))
     return Site(
-        path, block, spec.d_model, spec.d_ff, name, spec.is_gated, None, "nn.Linear (out, in)", spec.components,
+        path, block, spec.d_model, spec.d_ff, name, spec.is_gated, None,
+        "separate: layer1 activated, linear_v linear" if spec.is_gated else None, "nn.Linear (out, in)",
+        spec.components,
         tuple(block.named_parameters()), biases=(spec.bias1, spec.bias2), position_wise=not spec.convolved_axes,
         evidence="structure",
     )  # fmt: skip
@@ -40,10 +42,25 @@ def dense_site(path: str, block: nn.Module, chain: Chain, of: int, mixing: str |
         notes.append("which half of the fused map is the gate is not proven: the block's code did not run by itself")
     return Site(
         path, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
-        chain.gate_half, chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
+        chain.gate_half, _gate(chain.is_gated, [entry.path for entry in chain.first], chain.gate_half, chain.evidence),
+        chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
         (any(entry.has_bias for entry in chain.first), chain.second.has_bias), mixing is None, None, chain.evidence,
         tuple(notes),
     )  # fmt: skip
+
+
+def _gate(is_gated: bool, first: list[str], half: str | None, evidence: str) -> str | None:
+    """In words: which of the maps that read the input is activated."""
+    if not is_gated:
+        return None
+    if len(first) == 2 and evidence == "numbers":
+        return f"separate: {first[0]} activated, {first[1]} linear"
+    if len(first) == 2:
+        return f"separate: {first[0]} and {first[1]}; which of them is activated is not proven"
+    if half is None:
+        return f"fused {first[0]}: which half is activated is not proven"
+    part = f"{half} half" if half in ("first", "second") else f"{half} rows"
+    return f"fused {first[0]}: {part} activated, the others linear"
 
 
 def _components(chain: Chain) -> list[Component]:
@@ -103,6 +120,9 @@ def _with_further(
     if len(more) != 1 or (more[0].wide_in, more[0].wide_out) != (width, width) or more[0].kernel:
         return parameters, components
     (entry,) = more
+    counted = known | {id(p) for p in entry.module.parameters()}
+    if any(p.numel() != max(p.shape, default=1) for p in block.parameters() if id(p) not in counted):
+        return parameters, components  # the block holds more than a network
     added = [(f"{entry.path}.{leaf}", p) for leaf, p in entry.module.named_parameters()]
     return [*parameters, *added], [
         *components,
@@ -126,7 +146,8 @@ def tensor_mixture(path: str, block: nn.Module, found: Experts, shared: list[Sit
     ]
     mixture = Mixture(e_out, found.top_k, sum(row.parameters for row in rows), sum(one))
     draft = Site(
-        path, block, d, f, found.activation, found.is_gated, found.gate_half, _stack_layout(named, found), (), (),
+        path, block, d, f, found.activation, found.is_gated, found.gate_half,
+        _gate(found.is_gated, list(found.first), found.gate_half, "numbers"), _stack_layout(named, found), (), (),
         biases=(bool(into), bool(out)), mixture=mixture,
     )  # fmt: skip
     return _mixed(draft, (found.router, found.choices), {*found.first, found.second, *into, *out}, rows, shared)

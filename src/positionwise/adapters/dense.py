@@ -13,6 +13,9 @@ from positionwise.adapters.names import UNKNOWN, held, name_of
 from positionwise.adapters.numbers import TOKENS, Product, Record
 from positionwise.adapters.running import run
 
+LEARNED = {"prelu", "xielu"}
+"""Activations with parameters of their own."""
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -110,8 +113,10 @@ def _through(
     """A chain with a depthwise convolution between the first map and the activation."""
     for entry, earlier in before:
         ahead = _link([earlier.gave], product.read)
-        if ahead is not None and not ahead.is_gated and ahead.is_identity and not entry.depthwise:
-            return _named(block, (entry,), inner, second, after)
+        if ahead is not None and not ahead.is_gated and not entry.depthwise:
+            chain = _named(block, (entry,), inner, second, after)
+            before_it = "" if ahead.is_identity else f"{name_of(ahead, block) or UNKNOWN}, "
+            return replace(chain, activation=before_it + chain.activation)
     return None
 
 
@@ -125,7 +130,8 @@ def _link(gave: list[Tensor], read: Tensor) -> Link | None:
 
 
 def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: Map, between: Link) -> Chain:
-    name = name_of(between, block) or _only_held(block) or UNKNOWN
+    learned = any(name in LEARNED for name, _ in held(block))  # its numbers are not known where weights are not
+    name = name_of(between, block) or (_only_held(block) if learned else None) or UNKNOWN
     return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers")
 
 
@@ -140,10 +146,24 @@ def _only_held(block: nn.Module, maps: tuple[Map, ...] = ()) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def is_only(block: nn.Module, maps: list[Map]) -> bool:
-    """Whether a block holds nothing but these maps, and vectors."""
-    own = {id(parameter) for entry in maps for parameter in entry.module.parameters()}
-    return all(p.numel() == max(p.shape, default=1) for p in block.parameters() if id(p) not in own)
+def by_rows(block: nn.Module, maps: list[Map], chain: Chain) -> bool:
+    """Whether what the second map reads at a position depends on the first maps there alone, though not elementwise.
+
+    Such as Gemma 3n's activation, which cuts a position's units by their own mean and deviation.
+    """
+    shaken = frozenset(id(entry.weight) for entry in chain.first)
+    width = chain.first[0].wide_in
+    for plain, other in zip(run(block, width, tuple(maps)), run(block, width, tuple(maps), shaken), strict=False):
+        reads = [_read_by(record, chain.second) for record in (plain, other)]
+        if reads[0] is None or reads[1] is None or reads[0].shape != reads[1].shape:
+            continue
+        changed = (reads[0] != reads[1]).any(-1)
+        return len(changed) >= TOKENS and bool(changed[0]) and not bool(changed[1:].any())
+    return False
+
+
+def _read_by(record: Record, entry: Map) -> Tensor | None:
+    return next((product.read for product in record.products if product.weight == id(entry.weight)), None)
 
 
 def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:

@@ -104,8 +104,21 @@ def _gated(first: Tensor, second: Tensor, read: Tensor, halves: tuple[str | None
     if found is None:
         return None
     z, g, offset, limit = found
+    if not _explains(points, values, activated, found):
+        return None
     bilinear = not any(bends)
     return Link(z, g, True, None if bilinear else halves[activated], activated, offset, limit)
+
+
+def _explains(
+    points: Tensor, values: Tensor, activated: int, found: tuple[Tensor, Tensor, float, float | None]
+) -> bool:
+    """Whether g(gate) · (up + offset) gives the values back: a sum of the two numbers does not."""
+    z, g, offset, _ = found
+    near = (points < NEAR).all(-1) & torch.isin(points[:, activated], z)
+    index = torch.searchsorted(z, points[near, activated].contiguous())
+    expected = g[index] * (points[near, 1 - activated] + offset)
+    return bool(torch.allclose(values[near], expected, rtol=1e-3, atol=1e-3))
 
 
 def _bends(points: Tensor, values: Tensor, axis: int) -> bool | None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from positionwise.adapters import building
-from positionwise.adapters.dense import by_structure, chains, is_only, may_pair, moved, own_maps
-from positionwise.adapters.judging import Above, holds_a_stack, mixes_only, mixes_positions, not_a_network
+from positionwise.adapters.dense import by_rows, by_structure, chains, may_pair, moved, own_maps
+from positionwise.adapters.judging import (
+    Above,
+    holds_a_stack,
+    is_convolutional,
+    mixes_only,
+    mixes_positions,
+    not_a_network,
+)
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
+from positionwise.adapters.raw import raw_site
 from positionwise.adapters.sites import Found, Site, Unplaced
 from positionwise.feedforward import Network
 
@@ -44,6 +53,7 @@ class _Search:
 
     def found(self) -> Found:
         self._visit(self.model, "", ())
+        self._matrices()
         self._layers_without()
         order = {path: index for index, (path, _) in enumerate(self.model.named_modules(remove_duplicate=False))}
         sites = sorted(self.sites.values(), key=lambda site: order[site.path])
@@ -73,7 +83,15 @@ class _Search:
         key = ("dense", _kind(block))
         if key not in self.known:
             proven, ran = chains(block, maps)
-            self.known[key] = proven or ([] if ran and not is_only(block, maps) else by_structure(block, maps))
+            self.known[key] = proven or by_structure(block, maps)
+            if ran and not proven:
+                kept = [chain for chain in self.known[key] if by_rows(block, maps, chain)]
+                self.known[key, "rejected"] = len(self.known[key]) - len(kept)
+                self.known[key] = [replace(chain, evidence="numbers") for chain in kept]
+        if self.known.get((key, "rejected")):
+            self.unplaced[path] = Unplaced(
+                path, "its maps fit, but what lies between them is not of one position alone"
+            )
         found = [moved(chain, block) for chain in self.known[key]]
         seconds = {chain.second.path for chain in found}
         firsts = {entry.path for chain in found for entry in chain.first}
@@ -137,7 +155,6 @@ class _Search:
             if where != path and not where.startswith(start):
                 continue
             if below.count(".") > 1 or isinstance(block, nn.ModuleList):
-                self.pending.remove((where, holder))
                 continue
             key = ("experts", _kind(block), below)
             if key not in self.known:
@@ -153,18 +170,21 @@ class _Search:
     def _layers_without(self) -> None:
         """Layers of a stack in which nothing was found are said, so that no network is left out silently."""
         said = [*self.sites, *self.unplaced, *self.convolutional]
-        if self.convolutional:
-            first = self.convolutional[0]
-            self.unplaced[first] = Unplaced(first, f"a convolutional block, one of {len(self.convolutional)}")
+        if "" in self.sites:
+            return  # the model is a network itself
         kinds: dict[Any, list[str]] = defaultdict(list)
         for name, part in self.model.named_modules():
             below = f"{name}." if name else ""
-            if not isinstance(part, nn.ModuleList) or any(f"{name}.".startswith(f"{p}.") for p in said if p):
+            if not isinstance(part, nn.ModuleList | nn.Sequential) or any(
+                f"{name}.".startswith(f"{p}.") for p in said if p
+            ):
                 continue
             for key, layer in part.named_children():
                 path = below + key
                 inside = any(entry == path or entry.startswith(f"{path}.") for entry in said)
-                if not inside and not mixes_only(layer):
+                if not inside and not mixes_only(layer) and is_convolutional(layer):
+                    self.convolutional.append(path)
+                elif not inside and not mixes_only(layer):
                     kinds[name, type(layer)].append(path)
         for paths in kinds.values():
             layer = self.model.get_submodule(paths[0])
@@ -173,6 +193,20 @@ class _Search:
                 f"{len(paths)} of this kind of layer hold maps, but no feed-forward network was recognised ({parts})"
             )
             self.unplaced[paths[0]] = Unplaced(paths[0], reason)
+        if self.convolutional:
+            first = self.convolutional[0]
+            self.unplaced[first] = Unplaced(first, f"a convolutional block, one of {len(self.convolutional)}")
+
+    def _matrices(self) -> None:
+        """Blocks with matrices of their own that no router chooses among: networks of their own, or said."""
+        for path, block in self.pending:
+            site = None if any(place.startswith(f"{path}.") for place in self.sites) else raw_site(path, block)
+            if site is not None and path not in self.sites:
+                self.sites[path] = site
+            elif path not in self.sites:
+                self.unplaced[path] = Unplaced(
+                    path, "it holds matrices of its own, and its code does not show what for"
+                )
 
 
 def _key(site: Site, sites: dict[str, Site]) -> str:

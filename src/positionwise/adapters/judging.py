@@ -11,12 +11,16 @@ from positionwise.adapters.running import is_norm
 
 Above = tuple[tuple[str, nn.Module], ...]
 """(path, module) of everything that holds a block, from the model down."""
+_ATTENDS = {"softmax", "scaled_dot_product_attention", "get_interface", "matmul"}
+_ACTIVATES = {"silu", "gelu", "relu", "tanh", "sigmoid", "glu", "leaky_relu", "elu", "hardswish", "mish", "softplus"}
 
 
 def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, above: Above) -> str | None:
     """Why a proven chain is not a layer's feed-forward network; None if it is one."""
     first, second = chain.first[0], chain.second
     text = f"{first.wide_in:,} → {second.wide_in:,} → {second.wide_out:,}, {chain.activation}"
+    if first.wide_in < 4:
+        return f"it reads {first.wide_in} numbers, such as coordinates ({text})"
     if both:
         return f"a perceptron of three maps or more ({text})"
     if first.wide_in != second.wide_out:
@@ -33,7 +37,9 @@ def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, abo
 def _convolutional(chain: Chain, block: nn.Module, above: Above) -> bool:
     wide = chain.first[0].kernel and chain.first[0].wide_in == chain.second.wide_in
     listed = bool(above) and isinstance(above[-1][1], nn.ModuleList | nn.Sequential)
-    return bool(wide) or (listed and not any(_mixes(part) for part in block.children()))
+    return bool(wide) or (
+        (listed or chain.evidence == "structure") and not any(_mixes(part) for part in block.children())
+    )
 
 
 def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: Above) -> bool:
@@ -58,13 +64,19 @@ def holds_a_stack(block: nn.Module) -> bool:
 
 
 def mixes_only(layer: nn.Module) -> bool:
-    """Whether a list's element is known to be something else: few maps, only convolutions, or attention by itself."""
+    """Whether a list's element is known to be something else: few maps, or attention without an activation."""
     maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
-    attends = {"softmax", "scaled_dot_product_attention", "get_interface", "matmul"}
-    code = getattr(type(layer).forward, "__code__", None)
-    if len(maps) < 2 or all("nn.Conv" in entry.layout for entry in maps):
+    codes = [getattr(type(part).forward, "__code__", None) for part in layer.modules()]
+    words = {name for code in codes if code is not None for name in code.co_names}
+    if len(maps) < 2:
         return True
-    return code is not None and bool(attends & set(code.co_names)) and not any(True for _ in held(layer))
+    return bool(_ATTENDS & words) and not (_ACTIVATES & words) and not any(True for _ in held(layer))
+
+
+def is_convolutional(layer: nn.Module) -> bool:
+    """Whether all its maps are convolutions."""
+    maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
+    return all("nn.Conv" in entry.layout for entry in maps)
 
 
 def mixes_positions(chain: Chain, block: nn.Module, above: Above) -> str | None:

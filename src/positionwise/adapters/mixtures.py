@@ -95,8 +95,8 @@ def _alone(block: nn.Module, holder: nn.Module, tensors: set[int]) -> Experts | 
 
 
 TOP_K = (
-    "top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts", "num_selected_experts",
-    "moe_k", "topk", "experts_per_token",
+    "top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts",
+    "num_selected_experts", "moe_k", "topk", "experts_per_token",
 )  # fmt: skip
 
 
@@ -143,6 +143,27 @@ def _stored(block: nn.Module, name: str, experts: int) -> int:
     """How many experts a tensor holds: a stack says it itself, a matrix of all experts' rows does not."""
     tensor = block.get_parameter(name)
     return len(tensor) if tensor.dim() == 3 else experts
+
+
+@dataclass(frozen=True)
+class TensorChain:
+    """Tensors that follow each other in a run, by their ids."""
+
+    first: tuple[int, ...]
+    second: int
+    link: Link
+    d: int
+    f: int
+
+
+def chain_of_tensors(record: Record, tensors: set[int]) -> TensorChain | None:
+    """Which of the tensors read an input and which one reads what an activation makes of it."""
+    reads, gives = _joined(record, tensors)
+    between = _between(reads, gives)
+    if between is None:
+        return None
+    first, second, shown = between
+    return TensorChain(first, second, shown, reads[first[0]].shape[-1], reads[second].shape[-1])
 
 
 def _joined(record: Record, tensors: set[int]) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:

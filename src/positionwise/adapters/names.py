@@ -38,7 +38,8 @@ def own_name(activation: Any) -> str | None:
             return "silu" if name == "swish" else name
     if type(activation) is nn.GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
-    if type(activation).__module__ == "torch.nn.modules.activation" and isinstance(activation, nn.Module):
+    matrices = isinstance(activation, nn.Module) and any(p.dim() > 1 for p in activation.parameters())
+    if type(activation).__module__ == "torch.nn.modules.activation" and not matrices:
         return type(activation).__name__.lower()
     known = [*((row.function, row.name) for row in ACTIVATIONS.values()), *((f, f.__name__) for f in _FUNCTIONS)]
     by_identity = next((name for function, name in known if function is activation), None)

@@ -57,10 +57,14 @@ class WithoutWeights(TorchFunctionMode):
     Args:
         weights: the parameters and buffers of the block, by their ids.
         drawn: ids of those whose products are drawn, where not all are; the others' products are zero.
+        shaken: ids of those whose products are drawn with other signs at the first position.
     """
 
-    def __init__(self, weights: dict[int, Tensor], drawn: set[int] | None = None) -> None:
+    def __init__(
+        self, weights: dict[int, Tensor], drawn: set[int] | None = None, shaken: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__()
+        self.shaken = shaken
         self.weights = weights
         self.drawn = drawn
         self.record = Record()
@@ -108,6 +112,8 @@ class WithoutWeights(TorchFunctionMode):
         known = next((key for key in (id(weight), id(weight._base)) if key in self.weights), None)
         if self.drawn is not None and known not in self.drawn:
             return torch.zeros_like(gave)
+        if known in self.shaken and not func.__name__.startswith("conv"):
+            gave.view(-1, gave.shape[-1])[0].neg_()
         axis = 1 if func.__name__.startswith("conv") else -1
         self.record.products.append(Product(known, _rows(number, axis), _rows(gave, axis)))
         return gave

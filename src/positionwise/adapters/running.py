@@ -26,7 +26,9 @@ _RETURNS = (lambda x: (x, None), lambda x: x, lambda x: (x, None, None), lambda 
 """What attention gives in published layers: its output with weights or a cache beside, alone, or by name."""
 
 
-def run(block: nn.Module, width: int, kept: tuple[Map, ...] = ()) -> Iterator[Record]:
+def run(
+    block: nn.Module, width: int, kept: tuple[Map, ...] = (), shaken: frozenset[int] = frozenset()
+) -> Iterator[Record]:
     """Records of a block's forward, one for each way of calling it that its code accepts.
 
     Args:
@@ -34,6 +36,7 @@ def run(block: nn.Module, width: int, kept: tuple[Map, ...] = ()) -> Iterator[Re
         width: channels of its input.
         kept: where given, parts with several maps of which none is among these are passed by (what goes in comes out),
             and other maps give zeros, such as low-rank additions to these.
+        shaken: ids of weights whose products are others at the first position.
     """
     dtype = torch.float64
     x = torch.tensor(GRID, dtype=dtype)[torch.arange(TOKENS * width) % len(GRID)].reshape(1, TOKENS, width)
@@ -46,13 +49,15 @@ def run(block: nn.Module, width: int, kept: tuple[Map, ...] = ()) -> Iterator[Re
         for tensor in inputs:
             for filler in (None, tensor, SIDE, (SIDE, SIDE), torch.ones(1, TOKENS, 1, dtype=dtype)):
                 arguments = _arguments(block, tensor, filler)
-                record = None if arguments is None else _run(block, arguments, by if returns else (), returns, drawn)
+                record = (
+                    None if arguments is None else _run(block, arguments, by if returns else (), returns, drawn, shaken)
+                )
                 if record is not None:
                     yield record
                 if arguments is None or len(arguments) == 1:
                     break  # no filler was asked for
     for place in _places(block):
-        record = _run(block, (x, place), (), None, drawn)
+        record = _run(block, (x, place), (), None, drawn, shaken)
         if record is not None:
             yield record
 
@@ -102,9 +107,14 @@ def _arguments(block: nn.Module, tensor: Tensor, filler: Any) -> tuple[Any, ...]
 
 
 def _run(
-    block: nn.Module, arguments: tuple[Any, ...], by: tuple[str, ...], returns: Any, drawn: set[int] | None = None
+    block: nn.Module,
+    arguments: tuple[Any, ...],
+    by: tuple[str, ...],
+    returns: Any,
+    drawn: set[int] | None = None,
+    shaken: frozenset[int] = frozenset(),
 ) -> Record | None:
-    mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())}, drawn)
+    mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())}, drawn, shaken)
     try:
         copy = _skeleton(block, mode.record, {name: _Passed(returns) for name in by})
         with warnings.catch_warnings(action="ignore"), torch.no_grad(), torch.device("cpu"), mode:

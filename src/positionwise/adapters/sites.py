@@ -39,6 +39,8 @@ class Site:
     is_gated: bool
     gate_half: str | None
     """Of a fused gate and up map: which half is activated, first, second, even or odd, as the numbers show."""
+    gate: str | None
+    """Which map, or which half of a fused one, is activated, and which is linear; None without a gate."""
     layout: str
     components: tuple[Component, ...]
     parameters: tuple[tuple[str, nn.Parameter], ...]
