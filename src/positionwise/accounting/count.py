@@ -44,7 +44,7 @@ def account(
         AccountError: for a target that cannot be counted, or when the count from the configuration and the count of
             the parameters differ; the message names the rows.
     """
-    tokens = _tokens(batch, sequence)
+    sizes = _sizes(batch, sequence)
     if vocab_size is not None and not (isinstance(target, str) and not _is_place(target)):
         raise AccountError(f"expected vocab_size with a preset only; got it with {_told(target)}")
     if isinstance(target, os.PathLike) or (isinstance(target, str) and _is_place(target)):
@@ -53,13 +53,13 @@ def account(
         return _preset(target, vocab_size, batch, sequence)
     if isinstance(target, FFNSpec):
         block = FeedForward.from_spec(replace(target, device="meta"))
-        return account_of_module(block, f"FeedForward({target.d_model}, {target.d_ff})", tokens)
+        return account_of_module(block, f"FeedForward({target.d_model}, {target.d_ff})", sizes)
     if _is_own_config(target):
         return _configuration(target, type(target).__name__, batch, sequence)
     if isinstance(target, nn.Module) and _is_own_config(getattr(target, "config", None)):
         return _configuration(cast(Any, target.config), type(target).__name__, batch, sequence, target)
     if isinstance(target, nn.Module):
-        return account_of_module(target, type(target).__name__, tokens, config=getattr(target, "config", None))
+        return account_of_module(target, type(target).__name__, sizes, config=getattr(target, "config", None))
     if _is_library_config(target):
         from positionwise.accounting import targets
 
@@ -73,21 +73,21 @@ def _told(target: Any) -> str:
     return f"the path {target}" if isinstance(target, str | os.PathLike) else type(target).__name__
 
 
-def _tokens(batch: int | None, sequence: int | None) -> int | None:
+def _sizes(batch: int | None, sequence: int | None) -> tuple[int, int] | None:
     if (batch is None) != (sequence is None):
         raise AccountError(f"expected both batch and sequence or neither; got {batch} and {sequence}")
     if batch is None or sequence is None:
         return None
     if not all(isinstance(size, int) and size >= 1 for size in (batch, sequence)):
         raise AccountError(f"expected batch and sequence to be integers of at least 1; got {batch!r} and {sequence!r}")
-    return batch * sequence
+    return batch, sequence
 
 
 def _is_place(name: str) -> bool:
     """Whether a string is a path: it looks like one, or something of that name is there and no preset is."""
     if os.sep in name or name.startswith(".") or name.endswith(".json"):
         return True
-    return Path(name).exists() and not _is_preset(name)
+    return bool(name) and Path(name).exists() and not _is_preset(name)
 
 
 def _is_preset(name: str) -> bool:
@@ -129,7 +129,7 @@ def _target(target: Target, batch: int | None, sequence: int | None) -> Account:
     model = targets.build(target)
     entries = None if target.folder is None else checkpoint.headers(target.folder)
     notes = target.notes + (() if entries is None else checkpoint.differences(entries, model))
-    return account_of_module(model, target.name, _tokens(batch, sequence), notes, target.config)
+    return account_of_module(model, target.name, _sizes(batch, sequence), notes, target.config)
 
 
 def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int | None) -> Account:
@@ -159,10 +159,11 @@ def _configuration(
         counted[transformers.place(parameter, config)] += size
     rows = transformers.closed_form(config)
     compare({row.name: row.parameters for row in rows}, counted)
-    groups = feed_forward_groups(model, transformers.POSITIONS, _tokens(batch, sequence))
+    sizes = _sizes(batch, sequence)
+    groups = feed_forward_groups(model, transformers.POSITIONS, None if sizes is None else sizes[0] * sizes[1])
     notes = ("The output map is the target's embedding, counted once.",) if config.tie_word_embeddings else ()
     flops = None
-    if batch is not None and sequence is not None:
-        flops = transformers.forward_flops(config, batch, sequence)
+    if sizes is not None:
+        flops = transformers.forward_flops(config, *sizes)
         notes = (*notes, CONVENTION)
     return account_from(name, rows, groups, sum(group.total for group in groups), model, notes, flops)

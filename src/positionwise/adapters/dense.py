@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import torch
 from torch import Tensor, nn
 
 from positionwise.adapters.evidence import Link, link
@@ -151,14 +152,17 @@ def by_rows(block: nn.Module, maps: list[Map], chain: Chain) -> bool:
 
     Such as Gemma 3n's activation, which cuts a position's units by their own mean and deviation.
     """
-    shaken = frozenset(id(entry.weight) for entry in chain.first)
-    width = chain.first[0].wide_in
-    for plain, other in zip(run(block, width, tuple(maps)), run(block, width, tuple(maps), shaken), strict=False):
-        reads = [_read_by(record, chain.second) for record in (plain, other)]
-        if reads[0] is None or reads[1] is None or reads[0].shape != reads[1].shape:
+    first = frozenset(id(entry.weight) for entry in chain.first)
+    others = frozenset(id(entry.weight) for entry in maps) - first
+    width, kept = chain.first[0].wide_in, tuple(maps)
+    runs = (run(block, width, kept), run(block, width, kept, first), run(block, width, kept, others))
+    for records in zip(*runs, strict=False):
+        plain, moved_rows, other = (_read_by(record, chain.second) for record in records)
+        if plain is None or moved_rows is None or other is None or plain.shape != moved_rows.shape:
             continue
-        changed = (reads[0] != reads[1]).any(-1)
-        return len(changed) >= TOKENS and bool(changed[0]) and not bool(changed[1:].any())
+        changed = (plain != moved_rows).any(-1)
+        alone = bool(changed[0]) and not bool(changed[1:].any()) and torch.equal(plain, other)
+        return alone and len(changed) >= TOKENS
     return False
 
 

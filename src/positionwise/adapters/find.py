@@ -55,6 +55,9 @@ class _Search:
         self._visit(self.model, "", ())
         self._matrices()
         self._layers_without()
+        maps = sum(linear_map(part) is not None for part in self.model.modules())
+        if not self.sites and not self.unplaced and maps >= 2:
+            self.unplaced[""] = Unplaced("", f"{maps} maps, but no feed-forward network was recognised")
         order = {path: index for index, (path, _) in enumerate(self.model.named_modules(remove_duplicate=False))}
         sites = sorted(self.sites.values(), key=lambda site: order[site.path])
         return Found(tuple(sites), tuple(self.unplaced.values()))
@@ -200,6 +203,8 @@ class _Search:
     def _matrices(self) -> None:
         """Blocks with matrices of their own that no router chooses among: networks of their own, or said."""
         for path, block in self.pending:
+            if own_maps(block):
+                continue  # tables beside its maps, such as attention's of distances
             site = None if any(place.startswith(f"{path}.") for place in self.sites) else raw_site(path, block)
             if site is not None and path not in self.sites:
                 self.sites[path] = site

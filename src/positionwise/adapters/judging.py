@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from torch import nn
 
 from positionwise.adapters.dense import Chain
@@ -66,7 +68,7 @@ def holds_a_stack(block: nn.Module) -> bool:
 def mixes_only(layer: nn.Module) -> bool:
     """Whether a list's element is known to be something else: few maps, or attention without an activation."""
     maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
-    codes = [getattr(type(part).forward, "__code__", None) for part in layer.modules()]
+    codes = [getattr(inspect.unwrap(type(part).forward), "__code__", None) for part in layer.modules()]
     words = {name for code in codes if code is not None for name in code.co_names}
     if len(maps) < 2:
         return True

@@ -14,7 +14,7 @@ from positionwise.adapters.evidence import Link, link
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.names import UNKNOWN, name_of
 from positionwise.adapters.numbers import TOKENS, Record
-from positionwise.adapters.running import is_norm, run, run_experts
+from positionwise.adapters.running import asks_for_one, is_norm, run, run_experts
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def experts_of(block: nn.Module, holder: nn.Module) -> Experts | None:
         holder: the module inside it, or itself, whose tensors they are.
     """
     tensors = {id(p) for p in holder.parameters() if p.dim() in (2, 3)}
-    for width in _widths(holder):
+    for width in _widths(holder) if asks_for_one(block) else ():
         for record in run(block, width):
             found = _read(block, holder, record, tensors)
             if found is not None:

@@ -112,8 +112,9 @@ class WithoutWeights(TorchFunctionMode):
         known = next((key for key in (id(weight), id(weight._base)) if key in self.weights), None)
         if self.drawn is not None and known not in self.drawn:
             return torch.zeros_like(gave)
-        if known in self.shaken and not func.__name__.startswith("conv"):
-            gave.view(-1, gave.shape[-1])[0].neg_()
+        if known in self.shaken:
+            places = gave.flatten(2)[..., 0] if func.__name__.startswith("conv") else gave.view(-1, gave.shape[-1])[0]
+            places.neg_()
         axis = 1 if func.__name__.startswith("conv") else -1
         self.record.products.append(Product(known, _rows(number, axis), _rows(gave, axis)))
         return gave

@@ -93,6 +93,12 @@ def _passed_by(block: nn.Module, kept: tuple[nn.Module, ...]) -> tuple[str, ...]
     return tuple(names)
 
 
+def asks_for_one(block: nn.Module) -> bool:
+    """Whether a block's forward asks for no more than its input; experts ask for the choice among them too."""
+    arguments = _arguments(block, torch.empty(0), None)
+    return arguments is not None and len(arguments) == 1
+
+
 def _arguments(block: nn.Module, tensor: Tensor, filler: Any) -> tuple[Any, ...] | None:
     """What to call forward with: the tensor, and the filler for every other argument without a default."""
     try:
