@@ -23,12 +23,14 @@ class Row:
     name: str
     a: Value
     b: Value
+    adds: bool = True
+    """Whether an absent figure is the same as nothing: of counts, not of widths."""
 
     @property
     def difference(self) -> int | float | None:
-        """What b has more than a, an absent row counting as nothing; None for words and where neither has the row."""
+        """What b has more than a; None for words, and for what only one has unless it adds."""
         values = [value for value in (self.a, self.b) if value is not None]
-        if not values or any(isinstance(value, str | bool) for value in values):
+        if any(isinstance(value, str | bool) for value in values) or len(values) < (1 if self.adds else 2):
             return None
         return round(_number(self.b) - _number(self.a), 4)
 
@@ -45,8 +47,10 @@ class Row:
         """The row as a table holds it: ``=`` where nothing differs, ``≠`` where words do."""
         if self.same:
             change = "="
+        elif self.difference is not None:
+            change = _signed(self.difference)
         else:
-            change = "≠" if self.difference is None else _signed(self.difference)
+            change = "only in b" if self.a is None else "only in a" if self.b is None else "≠"
         return self.name, _text(self.a), _text(self.b), change
 
 
@@ -68,7 +72,7 @@ class Pair:
     @property
     def rows(self) -> tuple[Row, ...]:
         """Sizes and kinds, instances and parameters; without what neither of the two has."""
-        rows = (Row(name, _of(self.a, get), _of(self.b, get)) for name, get in FIGURES.items())
+        rows = (Row(name, _of(self.a, get), _of(self.b, get), name in ADDING) for name, get in FIGURES.items())
         return tuple(row for row in rows if (row.a, row.b) != (None, None))
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,19 +90,14 @@ class Difference:
     @property
     def rows(self) -> tuple[Row, ...]:
         """Every component by its name, a name that stands twice in an account summed; they add up to the totals."""
-        sides = []
-        for account in (self.a, self.b):
-            side: Counter[str] = Counter()
-            for part in account.components:
-                side[part.name] += int(part.parameters)
-            sides.append(side)
-        return tuple(Row(name, *(side.get(name) for side in sides)) for name in {**sides[0], **sides[1]})
+        a, b = (_sizes(account) for account in (self.a, self.b))
+        return tuple(Row(name, a.get(name), b.get(name)) for name in {**a, **b})
 
     @property
     def totals(self) -> tuple[Row, ...]:
-        """The sums and the shares, FLOPs where both were asked for, and the weights in bytes."""
+        """The sums and the shares, FLOPs where they were asked for, and the weights' bytes in each dtype."""
         rows = [Row(name, get(self.a), get(self.b)) for name, get in TOTALS.items()]
-        rows += [Row(f"Weights in {name}, bytes", size, self.b.weights[name]) for name, size in self.a.weights.items()]
+        rows += [Row(f"Bytes in {name}", size, self.b.weights[name]) for name, size in self.a.weights.items()]
         return tuple(row for row in rows if (row.a, row.b) != (None, None))
 
     @property
@@ -125,8 +124,9 @@ class Difference:
     @property
     def verdict(self) -> str:
         """The names, and whether anything differs."""
-        names = f"a: {self.a.name}, b: {self.b.name}"
-        return f"{names}: nothing differs" if self.same else names
+        if self.same:
+            return f"Nothing differs between a ({self.a.name}) and b ({self.b.name})."
+        return f"a: {self.a.name}, b: {self.b.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """The difference as JSON would hold it."""
@@ -138,7 +138,9 @@ class Difference:
         }  # fmt: skip
 
     def tables(self) -> Iterator[tuple[str, tuple[Row, ...]]]:
-        """Titles and rows, as they are printed."""
+        """Titles and rows, as they are printed; none where nothing differs."""
+        if self.same:
+            return
         yield "Totals", self.totals
         for pair in self.feed_forward:
             yield pair.name, pair.rows
@@ -146,7 +148,7 @@ class Difference:
 
     def __str__(self) -> str:
         tables = [f"{title}\n{_columns(rows)}" for title, rows in self.tables()]
-        return "\n\n".join([self.verdict, *tables, *self.notes])
+        return "\n\n".join([self.verdict, *tables, *(["\n".join(self.notes)] if self.notes else [])])
 
 
 def difference(a: Account, b: Account) -> Difference:
@@ -228,9 +230,11 @@ FIGURES: dict[str, Callable[[Group], Value]] = {
     "Active per instance": lambda group: group.active_per_instance,
     "Total": lambda group: int(group.total),
     "FLOPs, forward": lambda group: group.flops,
+    "FLOPs, backward": lambda group: group.flops_backward,
     "Saved for backward, bytes": lambda group: group.saved_for_backward,
 }
 """The rows of a pair."""
+ADDING = ("Instances", "Applications", "Total", "FLOPs, forward", "FLOPs, backward", "Saved for backward, bytes")
 TOTALS: dict[str, Callable[[Account], Value]] = {
     "Total": lambda account: int(account.total),
     "Trainable": lambda account: int(account.trainable),
@@ -239,11 +243,19 @@ TOTALS: dict[str, Callable[[Account], Value]] = {
     "Feed-forward networks, share": lambda account: round(account.feed_forward.share, 4),
     "Buffers, not parameters": lambda account: int(account.buffers),
     "FLOPs, forward": lambda account: account.flops,
+    "FLOPs, backward": lambda account: account.flops_backward,
 }
 
 
 def _of(group: Group | None, get: Callable[[Group], Value]) -> Value:
     return None if group is None else get(group)
+
+
+def _sizes(account: Account) -> Counter[str]:
+    sizes: Counter[str] = Counter()
+    for part in account.components:
+        sizes[part.name] += int(part.parameters)
+    return sizes
 
 
 def _number(value: Value) -> int | float:

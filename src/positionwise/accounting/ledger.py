@@ -69,8 +69,12 @@ class Group:
     evidence: str = "structure"
     """numbers: the block's own code shows what it is; structure: its class or its shapes do."""
     notes: tuple[str, ...] = ()
+    flops_per_token: int | None = None
+    """Of one application, forward; a multiply-add counts as two."""
     flops: int | None = None
     """Of one forward pass of all applications, where batch and sequence are given."""
+    flops_backward: int | None = None
+    """Of the gradients of their inputs and of the weights that are not frozen."""
     saved_for_backward: int | None = None
     """Bytes in training of all applications, where batch and sequence are given."""
 
@@ -98,7 +102,10 @@ class Group:
         if self.experts is not None:
             entry["experts"] = {"count": self.experts[0], "per_token": self.experts[1]}
             entry["active_per_instance"] = self.active_per_instance
-        costs = {"flops": self.flops, "saved_for_backward": self.saved_for_backward}
+        costs = {
+            "flops_per_token": self.flops_per_token, "flops": self.flops, "flops_backward": self.flops_backward,
+            "saved_for_backward": self.saved_for_backward,
+        }  # fmt: skip
         return entry | {name: cost for name, cost in costs.items() if cost is not None}
 
 
@@ -147,6 +154,8 @@ class Account:
     """Parameters that one token meets, for a mixture of experts."""
     flops: int | None = None
     """Of one forward pass, where batch and sequence are given; a multiply-add counts as two."""
+    flops_backward: int | None = None
+    """Of the gradients of that pass."""
     notes: tuple[str, ...] = field(default=())
     unplaced: tuple[str, ...] = ()
     """What looks like a feed-forward network, or a layer without one, and why it is not counted as one."""
@@ -175,7 +184,8 @@ class Account:
             "components": [part.to_dict() for part in self.components], "notes": list(self.notes),
             "frozen": self.frozen, "tied_excess": self.tied_excess, "weights": self.weights, "unplaced": list(self.unplaced),
         }  # fmt: skip
-        return entry if self.flops is None else entry | {"flops": self.flops}
+        costs = {"flops": self.flops, "flops_backward": self.flops_backward}
+        return entry | {name: cost for name, cost in costs.items() if cost is not None}
 
     def __str__(self) -> str:
         return "\n\n".join([self.name, *(_group_text(group) for group in self.feed_forward.groups), self._model_text()])
@@ -203,6 +213,8 @@ class Account:
         rows += [("Feed-forward networks", f"{100 * part.share:.2f} % of the total", f"{part.total:,}")]
         if self.flops is not None:
             rows += [("FLOPs, forward", "a multiply-add counts as two", f"{self.flops:,}")]
+        if self.flops_backward is not None:
+            rows += [("FLOPs, backward", "", f"{self.flops_backward:,}")]
         return rows
 
 
@@ -218,6 +230,8 @@ def group_rows(group: Group) -> list[tuple[str, str, str]]:
         rows.append(("Active for one token", chosen, f"{group.active_per_instance:,}"))
     if group.flops is not None:
         rows.append(("FLOPs, forward", f"{group.applications} applications", f"{group.flops:,}"))
+    if group.flops_backward is not None:
+        rows.append(("FLOPs, backward", f"{group.applications} applications", f"{group.flops_backward:,}"))
     if group.saved_for_backward is not None:
         rows.append(
             ("Saved for backward, bytes", f"{group.applications} applications", f"{group.saved_for_backward:,}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from positionwise.accounting.costs import whole_flops
 from positionwise.accounting.enumeration import (
     feed_forward_groups,
     logical_size,
@@ -27,21 +29,21 @@ SHARED, ADDED = "Shared between networks, counted once", "Added inside the netwo
 
 
 def account_of_module(
-    module: nn.Module, name: str, tokens: int | None, notes: tuple[str, ...] = (), config: Any = None
+    module: nn.Module, name: str, sizes: tuple[int, int] | None, notes: tuple[str, ...] = (), config: Any = None
 ) -> Account:
     """A module's parameters, each feed-forward network in it held against its closed form.
 
     Args:
         module: on any device, the meta device too.
         name: of the account.
-        tokens: positions that each application sees, for FLOPs and bytes.
+        sizes: (batch, sequence) that each application sees, for FLOPs and bytes.
         notes: what the account shall say besides.
         config: of a transformers model, which tells how often a stack is gone through.
     """
     found = find(module)
     sites = [site for site in found if not isinstance(site.module, Network)]
-    own = feed_forward_groups(module, tokens=tokens)
-    groups = own + groups_of(module, sites, applications_of(module, found, config), _positions(config))
+    own = feed_forward_groups(module, tokens=None if sizes is None else sizes[0] * sizes[1])
+    groups = own + groups_of(module, sites, applications_of(module, found, config), _positions(config), sizes)
     blocks = [(path, part) for path, part in module.named_modules() if isinstance(part, Network)]
     inside = {id(parameter) for _, block in blocks for parameter in block.parameters()}
     inside |= {id(parameter) for site in sites for _, parameter in site.parameters}
@@ -58,11 +60,18 @@ def account_of_module(
     rows = [row for group in groups for row in _rows(group, len(groups) == 1)]
     rows += [Component(ADDED, "", added)] if added else []
     rows += [Component(SHARED, "", -shared)] if shared else []
-    if own and tokens is not None:
+    whole_cost = None
+    if groups and sizes is not None:
         notes = (*notes, CONVENTION)
+    if sizes is not None and (sites or config is not None):
+        whole_cost, said = whole_flops(module, list(found), sizes)
+        notes = (*notes, *said)
     whole = sum(row.parameters for row in (*rows, *rest))
     compare({name: whole}, {name: _enumerated(module)})
-    return account_from(name, [*rows, *rest], groups, distinct, module, notes, None, found)
+    counted = account_from(name, [*rows, *rest], groups, distinct, module, notes, None, found)
+    if whole_cost is None:
+        return counted
+    return replace(counted, flops=whole_cost.forward, flops_backward=whole_cost.backward)
 
 
 def _enumerated(module: nn.Module) -> int:

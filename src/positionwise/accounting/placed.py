@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from positionwise.accounting.costs import costs_of, learns
 from positionwise.accounting.enumeration import logical_size, source_of
 from positionwise.accounting.equations import equation
 from positionwise.accounting.ledger import Axes, Group, Signal, Source
@@ -25,8 +26,9 @@ def pattern(path: str) -> str:
 
 
 def groups_of(
-    module: nn.Module, sites: list[Site], applications: Mapping[str, int], positions: Mapping[str, Axes]
-) -> list[Group]:
+    module: nn.Module, sites: list[Site], applications: Mapping[str, int], positions: Mapping[str, Axes],
+    sizes: tuple[int, int] | None = None,
+) -> list[Group]:  # fmt: skip
     """Sites of one kind and place together.
 
     Args:
@@ -34,18 +36,20 @@ def groups_of(
         sites: of the model.
         applications: of each site in a forward pass, by its path.
         positions: the axes before d_model by the first part of the path that is among them; (…) without it.
+        sizes: (batch, sequence), for FLOPs and bytes.
     """
     places: dict[Any, list[Site]] = defaultdict(list)
     for site in sites:
         kind = (pattern(site.path), site.components, site.activation, site.gate_half, site.position_wise, site.mixture)
         places[kind].append(site)
-    return [_group(module, same, applications, positions) for same in places.values()]
+    return [_group(module, same, applications, positions, sizes) for same in places.values()]
 
 
 def _group(
-    module: nn.Module, sites: list[Site], applications: Mapping[str, int], positions: Mapping[str, Axes]
-) -> Group:
-    site = sites[0]
+    module: nn.Module, sites: list[Site], applications: Mapping[str, int], positions: Mapping[str, Axes],
+    sizes: tuple[int, int] | None,
+) -> Group:  # fmt: skip
+    site, costs = sites[0], costs_of(sites, applications, sizes, learns(module))
     axes = next((positions[part] for part in site.path.split(".") if part in positions), (("…", "positions"),))
     return Group(
         path=pattern(site.path) or type(site.module).__name__,
@@ -66,7 +70,11 @@ def _group(
         experts=None if site.mixture is None else (site.mixture.experts, site.mixture.top_k),
         active_per_instance=site.active if site.mixture else None,
         evidence=site.evidence,
-        notes=site.notes,
+        notes=(*site.notes, *costs.notes),
+        flops_per_token=costs.flops_per_token,
+        flops=costs.flops,
+        flops_backward=costs.flops_backward,
+        saved_for_backward=costs.saved_for_backward,
     )
 
 

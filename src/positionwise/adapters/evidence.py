@@ -87,7 +87,7 @@ def _function(outs: list[Tensor], read: Tensor) -> tuple[Tensor, Tensor | None]:
     met = torch.isfinite(high) & torch.isfinite(low)
     points = torch.cartesian_prod(*kinds).reshape(size, len(kinds))[met]
     high, low = high[met], low[met]
-    equal = bool(((high - low) <= TOLERANCE * (1 + high.abs())).all()) and len(points) * 2 <= len(flat)
+    equal = bool(((high - low) <= TOLERANCE * (1 + high.abs())).all()) and len(points) <= 0.8 * len(flat)
     return points, high if equal else None
 
 
@@ -97,8 +97,10 @@ def _gated(first: Tensor, second: Tensor, read: Tensor, halves: tuple[str | None
     if values is None:
         return None
     bends = [_bends(points, values, axis) for axis in (0, 1)]
-    if None in bends or (bends[0] and bends[1]):
+    if None in bends:
         return None
+    if bends[0] and bends[1]:
+        return _two_functions(points, values, halves)
     activated = 1 if bends[1] else 0
     found = _factor(points, values, activated)
     if found is None:
@@ -108,6 +110,30 @@ def _gated(first: Tensor, second: Tensor, read: Tensor, halves: tuple[str | None
         return None
     bilinear = not any(bends)
     return Link(z, g, True, None if bilinear else halves[activated], activated, offset, limit)
+
+
+def _two_functions(points: Tensor, values: Tensor, halves: tuple[str | None, str | None]) -> Link | None:
+    """Of a product of two functions, such as one with soft caps on both sides: what bends more is the gate."""
+    near = (points < NEAR).all(-1)
+    first, second = (torch.unique(points[near, axis]) for axis in (0, 1))
+    if int(near.sum()) != len(first) * len(second):
+        return None
+    table = values[near].reshape(len(first), len(second))  # points are sorted by the first, then by the second
+    row, column = divmod(int(table.abs().argmax()), len(second))
+    if not torch.allclose(table * table[row, column], table[:, column, None] * table[row], rtol=1e-4, atol=1e-6):
+        return None
+    bent = [_bend(first, table[:, column]), _bend(second, table[row])]
+    activated = int(bent[1] > bent[0])
+    z, other = (first, second) if activated == 0 else (second, first)
+    place = int(other.abs().argmin())
+    g = (table[:, place] if activated == 0 else table[place]) / other[place]  # the other is nearly its argument there
+    return Link(z, g, True, halves[activated], activated)
+
+
+def _bend(z: Tensor, u: Tensor) -> float:
+    """The largest distance of u from a line through its ends, in parts of its range."""
+    line = u[0] + (u[-1] - u[0]) / (z[-1] - z[0]) * (z - z[0])
+    return float((u - line).abs().max() / (u.max() - u.min()))
 
 
 def _explains(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from positionwise.adapters import building
@@ -22,6 +23,7 @@ from positionwise.adapters.maps import linear_map
 from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
 from positionwise.adapters.raw import raw_site
 from positionwise.adapters.sites import Found, Site, Unplaced
+from positionwise.errors import AccountError
 from positionwise.feedforward import Network
 
 
@@ -37,8 +39,15 @@ def find(model: nn.Module) -> Found:
 
     Returns:
         The sites, a sequence, with ``.unplaced`` beside.
+
+    Raises:
+        AccountError: for a model whose parameters have no shape yet.
     """
-    return _Search(model).found()
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise AccountError(f"expected parameters with a shape; got {name}, which has none before the first call")
+    with torch.device("cpu"):
+        return _Search(model).found()
 
 
 class _Search:
@@ -55,9 +64,9 @@ class _Search:
         self._visit(self.model, "", ())
         self._matrices()
         self._layers_without()
-        maps = sum(linear_map(part) is not None for part in self.model.modules())
-        if not self.sites and not self.unplaced and maps >= 2:
-            self.unplaced[""] = Unplaced("", f"{maps} maps, but no feed-forward network was recognised")
+        matrices = sum(parameter.dim() >= 2 for parameter in self.model.parameters())
+        if not self.sites and not self.unplaced and matrices >= 2:
+            self.unplaced[""] = Unplaced("", f"{matrices} matrices, but no feed-forward network was recognised")
         order = {path: index for index, (path, _) in enumerate(self.model.named_modules(remove_duplicate=False))}
         sites = sorted(self.sites.values(), key=lambda site: order[site.path])
         return Found(tuple(sites), tuple(self.unplaced.values()))
@@ -134,10 +143,15 @@ class _Search:
                 continue
             key = ("list", _kind(block))
             if key not in self.known:
-                self.known[key] = chosen_of_list(block, list(parts.values()), experts[0].d_model)
+                self.known[key] = chosen_of_list(block, list(parts.values()), experts[0].d_model, self._taken(path))
             if self.known[key] is not None:
                 shared = self._beside(path, where)
                 self._merge(building.listed_mixture(path, block, self.known[key], experts, shared))
+
+    def _taken(self, path: str) -> set[int]:
+        """Ids of the parameters of all networks in a block."""
+        start = f"{path}." if path else ""
+        return {id(q) for p, s in self.sites.items() if p.startswith(start) for _, q in s.parameters}
 
     def _beside(self, path: str, experts: str) -> list[Site]:
         """Sites in a block that are not among its experts: the shared ones."""
@@ -161,7 +175,7 @@ class _Search:
                 continue
             key = ("experts", _kind(block), below)
             if key not in self.known:
-                self.known[key] = experts_of(block, holder)
+                self.known[key] = experts_of(block, holder, self._taken(path))
             if self.known[key] is not None:
                 self.pending.remove((where, holder))
                 self._mixture(path, block, self.known[key], where)

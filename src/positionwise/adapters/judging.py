@@ -89,10 +89,9 @@ def mixes_positions(chain: Chain, block: nn.Module, above: Above) -> str | None:
     parent = above[-1][1] if above else block
     if isinstance(parent, nn.ModuleList | nn.Sequential):
         return None
-    inside = {id(part) for part in block.modules()}
-    widths = {
-        max(p.shape) for part in parent.modules() if id(part) not in inside and is_norm(part) for p in part.parameters()
-    }
+    norms = [part for part in parent.children() if part is not block]
+    norms += [child for part in norms for child in part.children() if sum(1 for _ in part.parameters()) <= 2]
+    widths = {max(p.shape) for part in norms if is_norm(part) for p in part.parameters()}
     width = chain.first[0].wide_in
     if not widths or width in widths:
         return None

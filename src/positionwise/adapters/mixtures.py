@@ -55,17 +55,18 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module._parameters.values() if parameter is not None]
 
 
-def experts_of(block: nn.Module, holder: nn.Module) -> Experts | None:
+def experts_of(block: nn.Module, holder: nn.Module, taken: set[int]) -> Experts | None:
     """What the holder's tensors do in the block, if its code runs and a router chooses among them.
 
     Args:
         block: the module that may hold the router too.
         holder: the module inside it, or itself, whose tensors they are.
+        taken: ids of parameters of networks in the block, of which none is the router.
     """
     tensors = {id(p) for p in holder.parameters() if p.dim() in (2, 3)}
     for width in _widths(holder) if asks_for_one(block) else ():
         for record in run(block, width):
-            found = _read(block, holder, record, tensors)
+            found = _read(block, holder, record, tensors, taken)
             if found is not None:
                 return found
     return _alone(block, holder, tensors)
@@ -116,8 +117,8 @@ def _widths(holder: nn.Module) -> Iterator[int]:
     yield from dict.fromkeys(sizes)
 
 
-def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]) -> Experts | None:
-    names = {id(parameter): name for name, parameter in block.named_parameters()}
+def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int], taken: set[int]) -> Experts | None:
+    names = {id(parameter): name for name, parameter in block.named_parameters() if id(parameter) not in taken}
     numel = {id(parameter): parameter.numel() for parameter in block.parameters()}
     reads, gives = _joined(record, tensors)
     between = _between(reads, gives)
@@ -198,9 +199,9 @@ def _between(
     return None
 
 
-def chosen_of_list(block: nn.Module, networks: list[nn.Module], width: int) -> tuple[str, int] | None:
+def chosen_of_list(block: nn.Module, networks: list[nn.Module], width: int, taken: set[int]) -> tuple[str, int] | None:
     """(name of the router's weight, experts that one token meets) where a block chooses among networks of a list."""
-    names = {id(parameter): name for name, parameter in block.named_parameters()}
+    names = {id(parameter): name for name, parameter in block.named_parameters() if id(parameter) not in taken}
     inside = {id(p) for network in networks for p in network.parameters()}
     seconds = {id(next(iter(network.parameters()))) for network in networks}
     for record in run(block, width):

@@ -25,7 +25,12 @@ _PRODUCTS = {
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d",
     "conv3d", "grouped_mm", "_grouped_mm",
 }  # fmt: skip
-_NORMS = {"layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm", "normalize"}
+_PASSED = {
+    "layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm", "normalize", "dropout", "alpha_dropout",
+    "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
+}  # fmt: skip
+_NEUTRAL = {"add": 0, "sub": 0, "__add__": 0, "__radd__": 0, "__sub__": 0, "__rsub__": 0, "__iadd__": 0, "prelu": 0.25}
+"""What a weight becomes where it is no factor of a product; elsewhere ones."""
 _LARGEST_STAND_IN = 1 << 24
 """Elements of the largest weight that a sum or elementwise product replaces by zeros or ones."""
 _LARGEST_PRODUCT = 1 << 22
@@ -54,62 +59,69 @@ class Record:
 class WithoutWeights(TorchFunctionMode):
     """Products with a weight are drawn; all other operations happen.
 
+    Weights are tensors on the meta device: all that reaches an operation from there.
+
     Args:
-        weights: the parameters and buffers of the block, by their ids.
+        origin: ids of what the weights stand for, by their own ids.
+        record: where products are noted.
         drawn: ids of those whose products are drawn, where not all are; the others' products are zero.
         shaken: ids of those whose products are drawn with other signs at the first position.
     """
 
-    def __init__(
-        self, weights: dict[int, Tensor], drawn: set[int] | None = None, shaken: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, origin: dict[int, int], record: Record, drawn: set[int] | None, shaken: frozenset[int]) -> None:
         super().__init__()
-        self.shaken = shaken
-        self.weights = weights
+        self.origin = origin
         self.drawn = drawn
-        self.record = Record()
+        self.shaken = shaken
+        self.record = record
         self.generator = torch.Generator().manual_seed(0)
+        self.met: dict[int | None, int] = {}
+        self.derived: list[Tensor] = []  # kept, so that no id is given to another
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _NORMS:
+        if name in _PASSED:
             return args[0] if args else kwargs["input"]
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        weights = [tensor for tensor in tensors if self._is_weight(tensor)]
+        weights = [tensor for tensor in tensors if tensor.is_meta]
         if not weights:
             if name in _PRODUCTS:
                 _check_size(func, args, kwargs)
             return func(*args, **kwargs)
         if name in _PRODUCTS and len(weights) < len(tensors):
             return self._product(func, args, kwargs, tensors, weights)
-        if name == "__getitem__" and self._is_weight(args[0]):
-            return func(args[0], tree_map(_plain_index, args[1]))
+        if name == "__getitem__" and args[0].is_meta:
+            return self._derived(func(args[0], tree_map(_plain_index, args[1])), args[0])
         if len(weights) == len(tensors):
-            return func(*args, **kwargs)
-        neutral = torch.zeros if name in {"add", "sub", "__add__", "__radd__", "__sub__", "__rsub__"} else torch.ones
-        args, kwargs = tree_map(lambda leaf: self._stand_in(leaf, neutral), (args, kwargs))
+            out = func(*args, **kwargs)
+            return self._derived(out, weights[0]) if len(weights) == 1 and isinstance(out, Tensor) else out
+        args, kwargs = tree_map(lambda leaf: self._stand_in(leaf, name), (args, kwargs))
         return func(*args, **kwargs)
 
-    def _is_weight(self, tensor: Tensor) -> bool:
-        return tensor.is_meta or id(tensor) in self.weights or id(tensor._base) in self.weights
+    def _derived(self, out: Tensor, weight: Tensor) -> Tensor:
+        """The output, known to come of the weight: a part of it, or all of it in another form."""
+        if id(weight) in self.origin:
+            self.origin[id(out)] = self.origin[id(weight)]
+            self.derived.append(out)
+        return out
 
-    def _stand_in(self, leaf: Any, neutral: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not self._is_weight(leaf):
+    def _stand_in(self, leaf: Any, name: str) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_meta:
             return leaf
         if leaf.numel() > _LARGEST_STAND_IN:
             raise ValueError(f"expected a weight of at most {_LARGEST_STAND_IN} numbers; got {tuple(leaf.shape)}")
-        return neutral(leaf.shape, dtype=leaf.dtype)
+        return torch.full(leaf.shape, _NEUTRAL.get(name, 1), dtype=leaf.dtype)
 
     def _product(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
-        number = next(tensor for tensor in tensors if not self._is_weight(tensor))
+        number = next(tensor for tensor in tensors if not tensor.is_meta)
         args, kwargs = tree_map(lambda leaf: _to_meta(leaf, number.dtype), (args, kwargs))
         shape = func(*args, **kwargs).shape
         index = torch.randint(len(GRID), shape, generator=self.generator)
-        scale = 1 + 0.01 * (len(self.record.products) % 17)  # so that two maps' numbers are told apart
-        gave = torch.tensor(GRID, dtype=number.dtype)[index] * scale
         weight = max(weights, key=Tensor.numel)
-        known = next((key for key in (id(weight), id(weight._base)) if key in self.weights), None)
+        known = self.origin.get(id(weight))
+        order = self.met.setdefault(known, len(self.met))
+        gave = torch.tensor(GRID, dtype=number.dtype)[index] * (1 + 0.01 * (order % 17))  # two maps' are told apart
         if self.drawn is not None and known not in self.drawn:
             return torch.zeros_like(gave)
         if known in self.shaken:

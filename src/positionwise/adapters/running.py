@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any
@@ -120,16 +121,18 @@ def _run(
     drawn: set[int] | None = None,
     shaken: frozenset[int] = frozenset(),
 ) -> Record | None:
-    mode = WithoutWeights({id(tensor): tensor for tensor in (*block.parameters(), *block.buffers())}, drawn, shaken)
+    twins: dict[int, Tensor] = {}
     try:
-        copy = _skeleton(block, mode.record, {name: _Passed(returns) for name in by})
-        with warnings.catch_warnings(action="ignore"), torch.no_grad(), torch.device("cpu"), mode:
+        record = Record()
+        copy = _skeleton(block, record, {name: _Passed(returns) for name in by}, twins)
+        mode = WithoutWeights({id(twin): original for original, twin in twins.items()}, record, drawn, shaken)
+        with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]), torch.no_grad(), mode:
             copy(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
     except BaseException as error:  # whatever the code raises on numbers it did not expect: not a way of calling it
-        if isinstance(error, Exception) or type(error).__module__.startswith("transformers"):
+        if isinstance(error, Exception | SystemExit) or type(error).__module__.startswith("transformers"):
             return None  # transformers' error for a missing package is no Exception
         raise
-    return mode.record
+    return record
 
 
 class _Passed(nn.Module):
@@ -143,41 +146,47 @@ class _Passed(nn.Module):
         return self.returns(next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))
 
 
-def _skeleton(module: nn.Module, record: Record, by: dict[str, nn.Module]) -> nn.Module:
-    """A copy that shares the weights: in evaluation, without hooks, norms passed by, outputs noted, parts replaced."""
-    top = _bare(module)
-    for name, child in module._modules.items():
-        listed = {path.partition(".")[2]: one for path, one in by.items() if path.startswith(f"{name}.")}
-        if child is not None:
-            top._modules[name] = by[name] if name in by else _copied(child, record, {}, listed)
-    _prepare(top, record)
-    return top
+def _skeleton(module: nn.Module, record: Record, by: dict[str, nn.Module], twins: dict[int, Tensor]) -> nn.Module:
+    """A copy without numbers: in evaluation, without hooks, norms passed by, outputs noted, parts replaced.
 
+    Its weights are twins on the meta device, so that whatever its code does to them, the module's stay as they are.
+    """
+    copies: dict[int, nn.Module] = {}
 
-def _copied(module: nn.Module, record: Record, copies: dict[int, nn.Module], by: dict[str, nn.Module]) -> nn.Module:
-    """The copy of a part and of everything in it; a part that stands in several places stays one."""
-    if by:
-        top = _bare(module)
-        for key, child in module._modules.items():
-            if child is not None:
-                top._modules[key] = by[key] if key in by else _copied(child, record, copies, {})
-        return top
-    for part in module.modules():
-        copies[id(part)] = _bare(part)
-    for copy in copies.values():
-        copy._modules = {name: None if child is None else copies[id(child)] for name, child in copy._modules.items()}
-        _prepare(copy, record)
-    return copies[id(module)]
+    def copied(part: nn.Module, path: str) -> nn.Module:
+        if path in by:
+            return by[path]
+        if id(part) not in copies:
+            copy = copies[id(part)] = _bare(part)
+            holders: tuple[dict[str, Any], ...] = (copy._parameters, copy._buffers)
+            for held in holders:
+                for name, value in held.items():
+                    if value is not None:
+                        held[name] = twins.setdefault(id(value), _twin(value))
+            for name, child in part._modules.items():
+                if child is not None:
+                    copy._modules[name] = copied(child, f"{path}.{name}" if path else name)
+            _prepare(copy, record)
+        return copies[id(part)]
+
+    return copied(module, "")
 
 
 def _bare(part: nn.Module) -> nn.Module:
     copy = object.__new__(type(part))
     copy.__dict__.update(part.__dict__)
     for name, value in part.__dict__.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict | list | set | deque):
             copy.__dict__[name] = type(value)() if name.endswith("hooks") else value.copy()
     copy.__dict__["training"] = False
     return copy
+
+
+def _twin(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape without storage; in double precision, which code asks for to convert its input."""
+    dtype = torch.double if tensor.is_floating_point() else tensor.dtype
+    twin = torch.empty(tensor.shape, dtype=dtype, device="meta")
+    return nn.Parameter(twin, requires_grad=False) if isinstance(tensor, nn.Parameter) else twin
 
 
 def _prepare(part: nn.Module, record: Record) -> None:

@@ -1,54 +1,146 @@
-"""Accounts and conversions as tables on a terminal."""
+"""Accounts, differences and conversions as tables on a terminal."""
 
 from __future__ import annotations
 
-from rich.console import Console
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from positionwise.accounting.ledger import Account, Group, group_rows
-from positionwise.convert import Conversion
+
+if TYPE_CHECKING:
+    from positionwise.accounting.difference import Difference
+    from positionwise.convert import Conversion
+
+WEIGHTS = ("float32", "bfloat16", "int8", "int4")
+"""The dtypes whose bytes are shown; an account has more."""
+WIDEST = 1000
+"""Columns where the output is no terminal and nobody said how wide it is, so that no name is broken."""
+
+
+class Name:
+    """A dotted name that breaks after a dot or a space where a column is narrow, inside a part only if it must."""
+
+    def __init__(self, name: str) -> None:
+        self.parts = re.findall(r"[^. ]*[. ]?", name)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(cell_len, self.parts)), sum(map(cell_len, self.parts))).clamp(1, options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self.parts:
+            if lines[-1] and cell_len(lines[-1] + part.rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(line.rstrip() for line in lines), overflow="fold")
 
 
 def show(account: Account) -> None:
-    """Print an account: one table for each kind of feed-forward network, then one for the model."""
-    console = Console(highlight=False)
-    for group in account.feed_forward.groups:
+    """Print an account: its sums, a line for each kind of feed-forward network, each kind, every component, notes."""
+    console = _console()
+    console.print(_summary(account), "")
+    groups = account.feed_forward.groups
+    if len(groups) > 1:
+        console.print(_overview(groups), "")
+    for group in groups:
         console.print(_group_table(group))
-    console.print(_model_table(account))
-    for note in (*account.notes, *(f"not counted: {line}" for line in account.unplaced)):
-        console.print(Text(note))
+        lines = (f"in {group.input}, out {group.output}", group.equation, str(group.source or ""), *group.notes)
+        _say(console, (line for line in lines if line))
+        console.print()
+    console.print(_components(account), "")
+    _say(console, (*account.notes, *(f"not counted: {line}" for line in account.unplaced)))
 
 
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("Component", overflow="fold")
-    table.add_column("Calculation", overflow="fold")
-    table.add_column("Parameters", justify="right")
+def show_difference(difference: Difference) -> None:
+    """Print two accounts side by side."""
+    console = _console()
+    _say(console, [difference.verdict, ""])
+    for title, rows in difference.tables():
+        table = _table(title, "", right=("a", "b", "difference"))
+        for row in rows:
+            name, *figures = row.texts()
+            table.add_row(Name(name), *figures)
+        console.print(table, "")
+    _say(console, difference.notes)
+
+
+def _console() -> Console:
+    """Plain text as it comes; as wide as it must be where nobody said how wide."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDEST
+    return console
+
+
+def _say(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(Text(line))
+
+
+def _table(title: str, *left: str, right: tuple[str, ...]) -> Table:
+    """A table without lines between its columns: eighty characters are for names and figures."""
+    table = Table(
+        title=Text(title, style="bold"), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False,
+        show_edge=False,
+    )  # fmt: skip
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
+
+
+def _summary(account: Account) -> Table:
+    table = _table(account.name, "", "", right=("",))
+    table.show_header = False
+    for row in account.totals():
+        table.add_row(*row)
+    table.add_section()
+    for name in WEIGHTS:
+        table.add_row(f"Weights in {name}", "", _size(account.weights[name]))
+    return table
+
+
+def _size(count: int) -> str:
+    unit, name = next((pair for pair in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if count >= pair[0]), (1, "B"))
+    return f"{count / unit:,.2f} {name}" if unit > 1 else f"{count} B"
+
+
+def _overview(groups: tuple[Group, ...]) -> Table:
+    table = _table("Feed-forward networks", "Path", "Widths", "Activation", right=("Instances", "Parameters"))
+    for group in groups:
+        widths = f"{int(group.d_model):,} → {int(group.d_ff):,}"
+        kind = group.activation + (", gated" if group.gated else "")
+        table.add_row(Name(group.path), widths, kind, f"{group.instances}", f"{group.total:,}")
     return table
 
 
 def _group_table(group: Group) -> Table:
-    table = _table(group.path)
+    table = _table(group.path, "Component", "Calculation", right=("Parameters",))
     rows = group_rows(group)
-    for row in rows[: len(group.components)]:
-        table.add_row(*row)
+    for name, *figures in rows[: len(group.components)]:
+        table.add_row(Name(name), *figures)
     table.add_section()
     for row in rows[len(group.components) :]:
         table.add_row(*row, style="bold")
-    lines = (f"in {group.input}", f"out {group.output}", group.equation, str(group.source or ""), *group.notes)
-    table.caption = "\n".join(line for line in lines if line).replace("[", r"\[")
-    table.caption_justify = "left"
     return table
 
 
-def _model_table(account: Account) -> Table:
-    table = _table(account.name)
+def _components(account: Account) -> Table:
+    table = _table("All components", "Component", "Calculation", right=("Parameters",))
     for part in account.components:
-        table.add_row(part.name, part.calculation, f"{part.parameters:,}")
+        table.add_row(Name(part.name), part.calculation, f"{part.parameters:,}")
     table.add_section()
-    for row in account.totals():
-        table.add_row(*row, style="bold")
+    table.add_row("Total", "", f"{account.total:,}", style="bold")
     return table
 
 
