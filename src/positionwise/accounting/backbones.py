@@ -18,7 +18,7 @@ _RESNETS = {
 
 def without_timm(config: Any) -> tuple[Any, tuple[str, ...]]:
     """The configuration with transformers' ResNet for timm's where timm cannot be imported, and a note that says so."""
-    backbone = getattr(config, "backbone_config", None)
+    backbone: Any = getattr(config, "backbone_config", None)
     name = getattr(backbone, "backbone", None)
     if importlib.util.find_spec("timm") is not None or getattr(backbone, "model_type", "") != "timm_backbone":
         return config, ()
@@ -29,8 +29,7 @@ def without_timm(config: Any) -> tuple[Any, tuple[str, ...]]:
     kind, widths, depths = _RESNETS[name]
     stages = [f"stage{index}" for index in backbone.out_indices or (4,) if index]
     changed = copy.deepcopy(config)
-    changed.backbone_config = ResNetConfig(
-        num_channels=backbone.num_channels, layer_type=kind, hidden_sizes=widths, depths=depths, out_features=stages
-    )
+    sizes = {"num_channels": backbone.num_channels, "layer_type": kind, "hidden_sizes": widths, "depths": depths}
+    changed.backbone_config = ResNetConfig.from_dict(sizes | {"out_features": stages})
     note = f"timm is not installed: its {name}, the backbone, is counted as transformers' ResNet of the same sizes."
     return changed, (note,)

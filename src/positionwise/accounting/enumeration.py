@@ -127,7 +127,7 @@ def _saved(blocks: list[Network], tokens: int) -> int | None:
 
 
 def source_of(thing: Any) -> Source | None:
-    """Where a class or function is defined: in an installed package, or in a file of the user's own; None without one."""
+    """Where a class or function is defined: in an installed package or a file of the user's own; None without one."""
     package = thing.__module__.partition(".")[0]
     try:
         lines, first = inspect.getsourcelines(thing)

@@ -182,7 +182,8 @@ class Account:
             "tied": [list(names) for names in self.tied], "buffers": self.buffers,
             "feed_forward": self.feed_forward.to_dict(),
             "components": [part.to_dict() for part in self.components], "notes": list(self.notes),
-            "frozen": self.frozen, "tied_excess": self.tied_excess, "weights": self.weights, "unplaced": list(self.unplaced),
+            "frozen": self.frozen, "tied_excess": self.tied_excess, "weights": self.weights,
+            "unplaced": list(self.unplaced),
         }  # fmt: skip
         costs = {"flops": self.flops, "flops_backward": self.flops_backward}
         return entry | {name: cost for name, cost in costs.items() if cost is not None}
