@@ -50,7 +50,7 @@ def test_what_differs_is_told_row_by_row():
         "d_ff": (32, 24, -8),
         "Activation": ("relu", "silu", None),
         "Gate": ("none", "a map of its own", None),
-        "Biases": ("b_1, b_2", "b_1, c", None),
+        "Biases": ("in and out", "in", None),
         "Position-wise": (True, True, None),
         "Instances": (1, 1, 0),
         "Applications": (1, 1, 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -203,9 +202,8 @@ def _path(group: Group) -> str:
 
 
 def _biases(group: Group) -> str:
-    """By their names in the equation, which is written from the maps that were found."""
-    names = dict.fromkeys(re.findall(r"\bb_[12]|(?<=\+ )c\b", group.equation))
-    return ", ".join(sorted(names)) or "none"
+    """Of the maps in, and of the map out."""
+    return " and ".join(word for word, there in zip(("in", "out"), group.biases, strict=True) if there) or "none"
 
 
 def _gate(group: Group) -> str:

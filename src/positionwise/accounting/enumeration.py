@@ -108,6 +108,11 @@ def _group(path: str, blocks: list[Network], positions: Mapping[str, Axes], toke
         components=spec.components,
         equation=spec.equation,
         source=source_of(type(blocks[0])),
+        position_wise=not spec.convolved_axes,
+        gate="separate: layer1 activated, linear_v linear" if spec.is_gated else None,
+        biases=(spec.bias1, spec.bias2),
+        parameters=tuple((name, tuple(parameter.shape)) for name, parameter in blocks[0].named_parameters()),
+        flops_per_token=spec.flops(1),
         flops=None if tokens is None else sum(block.spec.flops(tokens) for block in blocks),
         saved_for_backward=None if tokens is None else _saved(blocks, tokens),
     )

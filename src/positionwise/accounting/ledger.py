@@ -66,6 +66,12 @@ class Group:
     """Of a mixture: how many, and how many of them one token meets (None where that is not known)."""
     active_per_instance: int | None = None
     """Parameters of one mixture that one token meets."""
+    gate: str | None = None
+    """Which map, or which half of a fused one, is activated, and which is linear; None without a gate."""
+    biases: tuple[bool, bool] = (False, False)
+    """Whether the map or maps in, and the map out, have biases."""
+    parameters: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(name, shape) of the parameters of the first network."""
     evidence: str = "structure"
     """numbers: the block's own code shows what it is; structure: its class or its shapes do."""
     notes: tuple[str, ...] = ()
@@ -97,7 +103,10 @@ class Group:
             "output": self.output.to_dict(), "components": [part.to_dict() for part in self.components],
             "per_instance": int(self.per_instance), "total": int(self.total), "equation": self.equation,
             "source": None if self.source is None else {**asdict(self.source), "lines": list(self.source.lines)},
-            "position_wise": self.position_wise, "evidence": self.evidence, "notes": list(self.notes),
+            "position_wise": self.position_wise, "gate": self.gate,
+            "biases": {"in": self.biases[0], "out": self.biases[1]},
+            "parameters": [{"name": name, "shape": list(shape)} for name, shape in self.parameters],
+            "evidence": self.evidence, "notes": list(self.notes),
         }  # fmt: skip
         if self.experts is not None:
             entry["experts"] = {"count": self.experts[0], "per_token": self.experts[1]}
