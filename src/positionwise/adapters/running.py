@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.numbers import GRID, SIDE, TOKENS, Record, WithoutWeights
+from positionwise.adapters.shadows import bare
 
 
 class _Named(dict[str, Any]):
@@ -157,7 +157,7 @@ def _skeleton(module: nn.Module, record: Record, by: dict[str, nn.Module], twins
         if path in by:
             return by[path]
         if id(part) not in copies:
-            copy = copies[id(part)] = _bare(part)
+            copy = copies[id(part)] = bare(part, training=False)
             holders: tuple[dict[str, Any], ...] = (copy._parameters, copy._buffers)
             for held in holders:
                 for name, value in held.items():
@@ -170,16 +170,6 @@ def _skeleton(module: nn.Module, record: Record, by: dict[str, nn.Module], twins
         return copies[id(part)]
 
     return copied(module, "")
-
-
-def _bare(part: nn.Module) -> nn.Module:
-    copy = object.__new__(type(part))
-    copy.__dict__.update(part.__dict__)
-    for name, value in part.__dict__.items():
-        if isinstance(value, dict | list | set | deque):
-            copy.__dict__[name] = type(value)() if name.endswith("hooks") else value.copy()
-    copy.__dict__["training"] = False
-    return copy
 
 
 def _twin(tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from positionwise.adapters.maps import linear_map
+from positionwise.adapters.shadows import bare
 from positionwise.adapters.sites import Site
 
 
@@ -52,14 +53,10 @@ def shadow(
 
 
 def _bare(part: nn.Module, training: bool, hollow: bool) -> nn.Module:
-    copy = object.__new__(type(part))
-    copy.__dict__.update(part.__dict__)
+    copy = bare(part, training)
     copy.__dict__.pop("forward", None)  # bound to the module itself, as accelerate does
-    for name, value in part.__dict__.items():
-        if isinstance(value, dict):
-            emptied = name.endswith("hooks") or (hollow and name in {"_modules", "_parameters", "_buffers"})
-            copy.__dict__[name] = type(value)() if emptied else value.copy()
-    copy.training = training
+    if hollow:
+        copy._modules, copy._parameters, copy._buffers = {}, {}, {}
     if is_table(part):
         # Scaled rotary tables look at the positions before they are computed; their shapes do not depend on it.
         copy.forward = MethodType(inspect.unwrap(type(part).forward), copy)
