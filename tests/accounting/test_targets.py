@@ -65,11 +65,26 @@ def numbers(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def built_by(name):
+    return f"Counted as transformers {transformers.__version__} builds {name}."
+
+
+def test_a_backbone_of_timm_is_counted_without_it():
+    """DETR's own total, with the library's ResNet-50 in the place of timm's."""
+    target = targets.from_config(transformers.DetrConfig(architectures=["DetrForObjectDetection"]))
+    assert numbers(targets.build(target)) == 41_501_895
+    assert any("resnet50, the backbone, is counted as transformers' ResNet" in note for note in target.notes)
+
+
 def test_a_folder_and_its_file_are_one_target(write):
     file = write(LLAMA)
     for path in (file, file.parent):
         target = targets.read(path)
-        assert (target.name, target.folder, target.notes) == (file.parent.name, file.parent, ())
+        assert (target.name, target.folder, target.notes) == (
+            file.parent.name,
+            file.parent,
+            (built_by("LlamaForCausalLM"),),
+        )
         assert target.model_class is transformers.LlamaForCausalLM
         model = targets.build(target)
         assert type(model) is transformers.LlamaForCausalLM
@@ -99,7 +114,8 @@ def test_a_configuration_is_a_target_and_is_left_as_it_was():
 def test_without_an_architecture_the_base_model_is_counted():
     target = targets.from_config(transformers.GPT2Config())
     assert target.model_class is transformers.GPT2Model
-    assert target.notes == ("The configuration names no architecture: the base model, GPT2Model, is counted.",)
+    named = "The configuration names no architecture: the base model, GPT2Model, is counted."
+    assert target.notes == (named, built_by("GPT2Model"))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +162,13 @@ def test_our_own_configuration_with_a_wrong_field(tmp_path):
 def test_a_missing_model_type_is_that_of_the_class(write):
     target = targets.read(write({name: value for name, value in LLAMA.items() if name != "model_type"}))
     assert target.config.hidden_size == 16
-    assert target.notes == ("The file has no model_type; LlamaForCausalLM says that it is llama.",)
+    said = "The file has no model_type; LlamaForCausalLM says that it is llama."
+    assert target.notes == (said, built_by("LlamaForCausalLM"))
 
 
 def test_another_version_of_the_library_is_said(write):
     (note,) = targets.read(write({**LLAMA, "transformers_version": "4.41.0"})).notes
-    assert note == f"Counted with transformers {transformers.__version__}; the configuration was written by 4.41.0."
+    assert note == built_by("LlamaForCausalLM; the configuration was written by 4.41.0")
 
 
 def test_remote_code_of_a_known_type_is_not_run(write, tmp_path):
@@ -346,7 +363,6 @@ def test_a_field_that_is_wrong(write, fields, said):
         ({"model_type": "qwen3", "layer_types": ["full_attention"]}, "num_hidden_layers|layer_types"),
         ({"model_type": "qwen3", "layer_types": ["nothing"] * 32}, "layer_types"),
         ({"model_type": "dbrx"}, r"rope_theta.*\(at: "),
-        ({"model_type": "detr"}, "timm"),
         ({"model_type": "timm_backbone", "backbone": "resnet50", "use_pretrained_backbone": True}, "timm"),
         ({"model_type": "time_series_transformer"}, "prediction_length"),
     ],

@@ -241,9 +241,9 @@ def _target(config: Any, place: str, data: Mapping[str, Any]) -> Target:
     if remote:
         notes.append(f"The code named in auto_map is not run: {_version()}'s own {model_class.__name__} is counted.")
     written = data.get("transformers_version")
-    if isinstance(written, str) and written.partition(".")[0] != _version().partition(" ")[2].partition(".")[0]:
-        notes.append(f"Counted with {_version()}; the configuration was written by {written}.")
-    notes.append(f"Counted as {_version()} builds {model_class.__name__}.")
+    other = isinstance(written, str) and written.partition(".")[0] != _version().partition(" ")[2].partition(".")[0]
+    by = f"; the configuration was written by {written}" if other else ""
+    notes.append(f"Counted as {_version()} builds {model_class.__name__}{by}.")
     config, replaced = without_timm(config)
     known = differs_between_versions(config)
     return Target(config.model_type, config, model_class, None, (*notes, *replaced, *((known,) if known else ())))
