@@ -11,6 +11,8 @@ _LIKE = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_python
 def equation(site: Site) -> str:
     """Of a found network, x a column; a mixture's is the sum over the chosen experts, g the router's weights."""
     inner = _hidden(site)
+    if site.normed:
+        inner = rf"\mathrm{{norm}}\left({inner}\right)"
     if site.mixture is None:
         return rf"y = W_2 \left({inner}\right)" + (" + b_2" if site.biases[1] else "")
     expert = rf"W_2^{{(e)}} \left({inner}\right)" + (" + b_2^{(e)}" if site.biases[1] else "")

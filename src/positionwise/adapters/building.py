@@ -38,14 +38,16 @@ def dense_site(path: str, block: nn.Module, chain: Chain, of: int, mixing: str |
         parameters, components = _with_adapters(block, chain, parameters, components)
         parameters, components = _with_further(block, chain, parameters, components)
     notes = [] if mixing is None else [mixing]
+    if chain.normed:
+        notes.append("a normalisation or learned scale between the maps, whose parameters are not counted here")
     if chain.evidence == "structure" and chain.is_gated and len(chain.first) == 1:
         notes.append("which half of the fused map is the gate is not proven: the block's code did not run by itself")
     return Site(
         path, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
         chain.gate_half, _gate(chain.is_gated, [entry.path for entry in chain.first], chain.gate_half, chain.evidence),
         chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
-        (any(entry.has_bias for entry in chain.first), chain.second.has_bias), mixing is None, None, chain.evidence,
-        tuple(notes),
+        (any(entry.has_bias for entry in chain.first), chain.second.has_bias), chain.normed, mixing is None, None,
+        chain.evidence, tuple(notes),
     )  # fmt: skip
 
 
@@ -58,7 +60,12 @@ def _gate(is_gated: bool, first: list[str], half: str | None, evidence: str) -> 
     if len(first) == 2:
         return f"separate: {first[0]} and {first[1]}; which of them is activated is not proven"
     if half is None:
-        return f"fused {first[0]}: which half is activated is not proven"
+        why = (
+            "both halves are activated, or neither is"
+            if evidence == "numbers"
+            else "which half is activated is not proven"
+        )
+        return f"fused {first[0]}: {why}"
     part = f"{half} half" if half in ("first", "second") else f"{half} rows"
     return f"fused {first[0]}: {part} activated, the others linear"
 
@@ -179,7 +186,7 @@ def _stack_layout(named: dict[str, nn.Parameter], found: Experts) -> str:
 
 
 def listed_mixture(
-    path: str, block: nn.Module, chosen: tuple[str, int], experts: list[Site], shared: list[Site]
+    path: str, block: nn.Module, chosen: tuple[str, int | None], experts: list[Site], shared: list[Site]
 ) -> Site:
     """The site of experts that are networks in a list."""
     one, e = experts[0], len(experts)

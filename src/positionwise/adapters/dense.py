@@ -14,6 +14,8 @@ from positionwise.adapters.names import UNKNOWN, held, name_of
 from positionwise.adapters.numbers import TOKENS, Product, Record
 from positionwise.adapters.running import run
 
+MOST_WIDTHS = 8
+"""How many widths a block's input is tried with: its maps' own, then those of its other parts."""
 LEARNED = {"prelu", "xielu"}
 """Activations with parameters of their own."""
 
@@ -30,6 +32,8 @@ class Chain:
     is_gated: bool
     gate_half: str | None
     evidence: str
+    normed: bool = False
+    """Whether a normalisation or a learned scale of the hidden units stands between the maps."""
 
     @property
     def maps(self) -> tuple[Map, ...]:
@@ -70,10 +74,25 @@ def _fits(first: Map, second: Map) -> bool:
     return first.wide_out in (second.wide_in, 2 * second.wide_in)
 
 
+def look(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], str | None]:
+    """The chains among a block's own maps, and what is doubtful of maps that fit and are not among them."""
+    proven, ran = chains(block, maps)
+    if proven:
+        return proven, None
+    fitting = by_structure(block, maps)
+    if not ran:
+        doubtful = not fitting and _only_held(block, tuple(maps)) is not None
+        return fitting, "its maps fit, but its code did not run by itself" if doubtful else None
+    kept = [replace(chain, evidence="numbers") for chain in fitting if by_rows(block, maps, chain)]
+    mixing = "its maps fit, but what lies between them is not of one position alone"
+    return kept, None if len(kept) == len(fitting) else mixing
+
+
 def chains(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], bool]:
     """The block's chains, and whether its code ran, so that what is not among them is known not to be one."""
     wanted = {id(entry.weight) for entry in maps}
-    for width in dict.fromkeys(entry.wide_in for entry in maps):
+    others = (entry.wide_in for entry in map(linear_map, block.modules()) if entry is not None)
+    for width in list(dict.fromkeys([*(entry.wide_in for entry in maps), *others]))[:MOST_WIDTHS]:
         for record in run(block, width, tuple(maps)):
             found = _proven(block, maps, record)
             ran = wanted <= {product.weight for product in record.products}
@@ -83,14 +102,31 @@ def chains(block: nn.Module, maps: list[Map]) -> tuple[list[Chain], bool]:
 
 
 def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
-    owners = {id(entry.weight): entry for entry in maps}
-    seen = [(owners[p.weight], p) for p in record.products if p.weight in owners]
+    seen = list(_joined(maps, record).items())
     found: list[Chain] = []
     for index, (second, product) in enumerate(seen):
         chain = None if second.depthwise else _chain(block, second, product, seen[:index])
         if chain is not None:
-            found.append(chain)
+            hidden = second.wide_in
+            found.append(replace(chain, normed=hidden in record.normed and hidden != chain.first[0].wide_in))
     return found
+
+
+def _joined(maps: list[Map], record: Record) -> dict[Map, Product]:
+    """Each map's product, in the order of the first calls; one that is called in pieces has all their rows."""
+    owners = {id(entry.weight): entry for entry in maps}
+    calls: dict[Map, list[Product]] = {}
+    for product in record.products:
+        if product.weight in owners:
+            calls.setdefault(owners[product.weight], []).append(product)
+    return {entry: _one(products) for entry, products in calls.items()}
+
+
+def _one(products: list[Product]) -> Product:
+    if len({(p.read.shape[-1], p.gave.shape[-1]) for p in products}) > 1:
+        return products[-1]
+    reads, gives = [p.read for p in products], [p.gave for p in products]
+    return Product(products[0].weight, torch.cat(reads), torch.cat(gives))
 
 
 def _chain(block: nn.Module, second: Map, product: Product, before: list[tuple[Map, Product]]) -> Chain | None:
@@ -167,7 +203,8 @@ def by_rows(block: nn.Module, maps: list[Map], chain: Chain) -> bool:
 
 
 def _read_by(record: Record, entry: Map) -> Tensor | None:
-    return next((product.read for product in record.products if product.weight == id(entry.weight)), None)
+    product = _joined([entry], record).get(entry)
+    return None if product is None else product.read
 
 
 def by_structure(block: nn.Module, maps: list[Map]) -> list[Chain]:

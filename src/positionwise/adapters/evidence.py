@@ -124,10 +124,11 @@ def _two_functions(points: Tensor, values: Tensor, halves: tuple[str | None, str
         return None
     bent = [_bend(first, table[:, column]), _bend(second, table[row])]
     activated = int(bent[1] > bent[0])
+    half = halves[activated] if max(bent) > 3 * min(bent) else None  # else both are activated
     z, other = (first, second) if activated == 0 else (second, first)
     place = int(other.abs().argmin())
     g = (table[:, place] if activated == 0 else table[place]) / other[place]  # the other is nearly its argument there
-    return Link(z, g, True, halves[activated], activated)
+    return Link(z, g, True, half, activated)
 
 
 def _bend(z: Tensor, u: Tensor) -> float:

@@ -18,11 +18,14 @@ def rounds(path: str, config: Any) -> int:
     """How often a layer is gone through in a forward pass, beyond once for each of its names.
 
     ALBERT goes through its groups of layers until it has made ``num_hidden_layers`` of them; Funnel repeats the layers
-    of a block.
+    of a block, and Perceiver its stack of self-attention.
     """
     groups, layers = (getattr(config, name, None) for name in ("num_hidden_groups", "num_hidden_layers"))
-    if groups and layers:
-        return int(layers) // int(groups)
+    first = re.search(r"\.(\d+)\.", f".{path}.")
+    if groups and layers and first:  # the library's own rounding: layer i is of group int(i / (layers / groups))
+        return sum(int(layer / (layers / groups)) == int(first[1]) for layer in range(layers))
+    if getattr(config, "model_type", "") == "perceiver" and "self_attends." in path:
+        return int(config.num_blocks)
     repeats = getattr(config, "block_repeats", None)
     block = re.search(r"blocks\.(\d+)\.", path)
     return int(repeats[int(block[1])]) if repeats and block and int(block[1]) < len(repeats) else 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from positionwise.adapters import building
-from positionwise.adapters.dense import by_rows, by_structure, chains, may_pair, moved, own_maps
+from positionwise.adapters.dense import look, may_pair, moved, own_maps
 from positionwise.adapters.judging import (
     Above,
     holds_a_stack,
@@ -94,17 +93,11 @@ class _Search:
             return
         key = ("dense", _kind(block))
         if key not in self.known:
-            proven, ran = chains(block, maps)
-            self.known[key] = proven or by_structure(block, maps)
-            if ran and not proven:
-                kept = [chain for chain in self.known[key] if by_rows(block, maps, chain)]
-                self.known[key, "rejected"] = len(self.known[key]) - len(kept)
-                self.known[key] = [replace(chain, evidence="numbers") for chain in kept]
-        if self.known.get((key, "rejected")):
-            self.unplaced[path] = Unplaced(
-                path, "its maps fit, but what lies between them is not of one position alone"
-            )
-        found = [moved(chain, block) for chain in self.known[key]]
+            self.known[key] = look(block, maps)
+        known, doubt = self.known[key]
+        if doubt is not None:
+            self.unplaced[path] = Unplaced(path, doubt)
+        found = [moved(chain, block) for chain in known]
         seconds = {chain.second.path for chain in found}
         firsts = {entry.path for chain in found for entry in chain.first}
         for chain in found:
@@ -189,6 +182,7 @@ class _Search:
         said = [*self.sites, *self.unplaced, *self.convolutional]
         if "" in self.sites:
             return  # the model is a network itself
+        networks = {id(site.module) for site in self.sites.values()}
         kinds: dict[Any, list[str]] = defaultdict(list)
         for name, part in self.model.named_modules():
             below = f"{name}." if name else ""
@@ -199,6 +193,7 @@ class _Search:
             for key, layer in part.named_children():
                 path = below + key
                 inside = any(entry == path or entry.startswith(f"{path}.") for entry in said)
+                inside |= any(id(inner) in networks for inner in layer.modules())  # a network of an earlier layer
                 if not inside and not mixes_only(layer) and is_convolutional(layer):
                     self.convolutional.append(path)
                 elif not inside and not mixes_only(layer):

@@ -39,9 +39,8 @@ def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, abo
 def _convolutional(chain: Chain, block: nn.Module, above: Above) -> bool:
     wide = chain.first[0].kernel and chain.first[0].wide_in == chain.second.wide_in
     listed = bool(above) and isinstance(above[-1][1], nn.ModuleList | nn.Sequential)
-    return bool(wide) or (
-        (listed or chain.evidence == "structure") and not any(_mixes(part) for part in block.children())
-    )
+    alone = not any(_mixes(part) for part in block.children())
+    return alone and (bool(wide) or listed or chain.evidence == "structure")
 
 
 def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: Above) -> bool:
@@ -86,9 +85,9 @@ def mixes_positions(chain: Chain, block: nn.Module, above: Above) -> str | None:
     wide = next((entry.kernel for entry in chain.maps if entry.kernel), None)
     if wide is not None:
         return f"not position-wise: a convolution of {' × '.join(map(str, wide))} positions"
-    parent = above[-1][1] if above else block
-    if isinstance(parent, nn.ModuleList | nn.Sequential):
+    if not above or isinstance(above[-1][1], nn.ModuleList | nn.Sequential):
         return None
+    parent = above[-1][1]
     norms = [part for part in parent.children() if part is not block]
     norms += [child for part in norms for child in part.children() if sum(1 for _ in part.parameters()) <= 2]
     widths = {max(p.shape) for part in norms if is_norm(part) for p in part.parameters()}

@@ -125,16 +125,16 @@ def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]
     if between is None:
         return None
     first, second, shown = between
-    rows, d, f = len(reads[second]), reads[first[0]].shape[-1], reads[second].shape[-1]
+    d, f = reads[first[0]].shape[-1], reads[second].shape[-1]
     for product in sorted(record.products, key=lambda product: product.gave.shape[-1]):
         count = product.gave.shape[-1]
         routes = product.weight in names and product.weight not in {*first, second} and product.read.shape[-1] == d
         stored = (_stored(block, names[first[0]], count), _stored(block, names[second], count))
         if routes and max(stored) <= count and numel[second] == stored[1] * d * f:
-            whole = rows // TOKENS if rows % TOKENS == 0 else said_top_k(block)
+            top_k = _chosen(record, count) or _met(reads[first[0]], said_top_k(block))
             chosen = tuple(names[key] for key in first)
             return Experts(
-                chosen, names[second], names[product.weight or 0], count, stored, _chosen(record, count) or whole, d, f,
+                chosen, names[second], names[product.weight or 0], count, stored, top_k, d, f,
                 name_of(shown, holder) or UNKNOWN, shown.is_gated, shown.gate_half,
             )  # fmt: skip
     return None
@@ -199,18 +199,33 @@ def _between(
     return None
 
 
-def chosen_of_list(block: nn.Module, networks: list[nn.Module], width: int, taken: set[int]) -> tuple[str, int] | None:
+def chosen_of_list(
+    block: nn.Module, networks: list[nn.Module], width: int, taken: set[int]
+) -> tuple[str, int | None] | None:
     """(name of the router's weight, experts that one token meets) where a block chooses among networks of a list."""
     names = {id(parameter): name for name, parameter in block.named_parameters() if id(parameter) not in taken}
     inside = {id(p) for network in networks for p in network.parameters()}
-    seconds = {id(next(iter(network.parameters()))) for network in networks}
+    firsts = {id(next(iter(network.parameters()))) for network in networks}
     for record in run(block, width):
-        rows = sum(len(p.read) for p in record.products if p.weight in seconds)
+        reads = [p.read for p in record.products if p.weight in firsts and p.read.shape[-1] == width]
         for product in record.products:
             routes = product.weight in names and product.weight not in inside
-            if routes and product.gave.shape[-1] == len(networks) and rows and rows % TOKENS == 0:
-                return names[product.weight or 0], _chosen(record, len(networks)) or rows // TOKENS
+            if routes and product.gave.shape[-1] == len(networks) and reads:
+                top_k = _chosen(record, len(networks)) or _met(torch.cat(reads), said_top_k(block))
+                return names[product.weight or 0], top_k
     return None
+
+
+def _met(reads: torch.Tensor, said: int | None) -> int | None:
+    """Experts that one token meets: how often each position is among the rows that the experts read.
+
+    Where that differs from one position to the next (a choice of none, or experts that choose their tokens), what the
+    block itself says, if no position meets more.
+    """
+    _, counts = torch.unique(reads, dim=0, return_counts=True)
+    if len(counts) == TOKENS and int(counts.min()) == int(counts.max()):
+        return int(counts[0])
+    return said if said is not None and int(counts.max()) <= said else None
 
 
 def _chosen(record: Record, experts: int) -> int | None:

@@ -52,6 +52,8 @@ class Record:
     """What a run saw."""
 
     products: list[Product] = field(default_factory=list)
+    normed: set[int] = field(default_factory=set)
+    """Widths of the normalisations and learned scales that were passed by."""
     outputs: list[Tensor] = field(default_factory=list)
     """What parts gave that has a row for each token: a router's choice of experts is among them."""
 

@@ -15,6 +15,9 @@ from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.numbers import GRID, SIDE, TOKENS, Record, WithoutWeights
 from positionwise.adapters.shadows import bare
 
+_MOST_PLACES = 64
+"""Layers that a shared block is tried as."""
+
 
 class _Named(dict[str, Any]):
     """A dictionary that has the same value under every name."""
@@ -39,8 +42,7 @@ def run(
             and other maps give zeros, such as low-rank additions to these.
         shaken: ids of weights whose products are others at the first position.
     """
-    dtype = torch.float64
-    x = torch.tensor(GRID, dtype=dtype)[torch.arange(TOKENS * width) % len(GRID)].reshape(1, TOKENS, width)
+    x = _input(width)
     inputs = [x, x[0], x.reshape(1, SIDE, SIDE, width)]
     if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in block.modules()):
         inputs += [x.mT, x.mT.reshape(1, width, SIDE, SIDE)]
@@ -48,7 +50,7 @@ def run(
     drawn = {id(entry.weight) for entry in kept} if kept else None
     for returns in (*_RETURNS, None) if by else (None,):
         for tensor in inputs:
-            for filler in (None, tensor, SIDE, (SIDE, SIDE), torch.ones(1, TOKENS, 1, dtype=dtype)):
+            for filler in (None, tensor, SIDE, (SIDE, SIDE), torch.ones(1, TOKENS, 1, dtype=torch.double)):
                 arguments = _arguments(block, tensor, filler)
                 record = (
                     None if arguments is None else _run(block, arguments, by if returns else (), returns, drawn, shaken)
@@ -63,16 +65,22 @@ def run(
             yield record
 
 
+def _input(width: int) -> Tensor:
+    """(1, positions, width), no two positions alike, so that it is seen which of them are chosen."""
+    x = torch.tensor(GRID, dtype=torch.double)[torch.arange(TOKENS * width) % len(GRID)].reshape(1, TOKENS, width)
+    return x * (1 + torch.arange(TOKENS, dtype=torch.double)[:, None] / 1000)
+
+
 def _places(block: nn.Module) -> Iterator[int]:
     """Numbers of layers that a shared block knows as its places, such as Zamba2's, which asks for one of them."""
     for value in block.__dict__.values():
         if isinstance(value, dict):
-            yield from [key for key in value if isinstance(key, int)][:1]
+            yield from [key for key in value if isinstance(key, int)][:_MOST_PLACES]
 
 
 def run_experts(holder: nn.Module, width: int, experts: int) -> Iterator[Record]:
     """Records of a module that is given its input, the experts chosen for it, and their weights, in either order."""
-    x = torch.tensor(GRID, dtype=torch.float64)[torch.arange(TOKENS * width) % len(GRID)].reshape(TOKENS, width)
+    x = _input(width)[0]
     chosen = torch.arange(TOKENS * 2).reshape(TOKENS, 2) % experts
     weights = torch.ones(TOKENS, 2, dtype=torch.float64)
     for arguments in ((x, chosen, weights), (x, weights, chosen), (x[None], chosen, weights), (x, chosen)):
@@ -182,11 +190,19 @@ def _twin(tensor: Tensor) -> Tensor:
 def _prepare(part: nn.Module, record: Record) -> None:
     original = getattr(type(part).forward, "__wrapped__", None)
     if is_norm(part):
-        part.forward = lambda x, *_args, **_kwargs: x
+        part.forward = _pass_norm(record, [p.numel() for p in part.parameters()])
     elif original is not None and any(w is not None and w.dim() == 3 for w in part._parameters.values()):
         part.forward = MethodType(original, part)  # its plain loop over experts, not a grouped kernel
     else:
         part.register_forward_hook(_note(record))
+
+
+def _pass_norm(record: Record, widths: list[int]) -> Any:
+    def forward(x: Any, *_args: Any, **_kwargs: Any) -> Any:
+        record.normed.update(widths)
+        return x
+
+    return forward
 
 
 def _note(record: Record) -> Any:
@@ -199,8 +215,8 @@ def _note(record: Record) -> Any:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether a module is a normalisation or a learned scale: a leaf that owns vectors only."""
-    if linear_map(module) is not None:
-        return False
     own = [parameter for parameter in module._parameters.values() if parameter is not None]
-    vectors = bool(own) and all(parameter.numel() == max(parameter.shape, default=0) > 1 for parameter in own)
+    vectors = bool(own) and all(p.dim() != 2 and p.numel() == max(p.shape, default=0) > 1 for p in own)
+    if any(linear_map(part) is not None for part in module.modules()):
+        return False
     return (vectors and not any(True for _ in module.children())) or type(module).__name__.endswith("Norm")

@@ -50,6 +50,8 @@ class Site:
     second: Map | None = None
     biases: tuple[bool, bool] = (False, False)
     """Whether the map or maps in, and the map out, have biases."""
+    normed: bool = False
+    """Whether a normalisation or a learned scale stands between the maps; its parameters are not counted here."""
     position_wise: bool = True
     mixture: Mixture | None = None
     evidence: str = "numbers"
