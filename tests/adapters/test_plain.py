@@ -199,7 +199,6 @@ def test_a_network_of_convolutions_of_one_position(norm):
     for model, path in ((block.mlp, ""), (Stack(block, block), "layers.0.mlp")):
         (site,) = find(model)
         assert (site.path, said(site), site.per_instance) == (path, (D, H, "relu6", False, None), SIZE)
-        assert site.position_wise
         assert site.layout == "nn.Conv2d (out, in, 1, 1)"
 
 

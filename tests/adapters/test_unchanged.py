@@ -6,6 +6,7 @@ import pytest
 import torch
 from plain_models import D, GluMlp, H, Layer, Mixer, Mixture, Mlp, Stack
 from torch import nn
+from torch.nn import functional as F
 
 from positionwise.adapters import find
 
@@ -57,7 +58,8 @@ def fails(*_):
 @pytest.fixture
 def model():
     """Hooks that fail when called, parts in evaluation, frozen parameters, buffers, a cached attribute."""
-    built = Stack(Layer(Mlp(norm=nn.LayerNorm)), Layer(GluMlp(gate_last=True)), Mixer(), Layer(Mixture()))
+    with torch.device("cpu"):  # whatever the default is
+        built = Stack(Layer(Mlp(norm=nn.LayerNorm)), Layer(GluMlp(gate_last=True)), Mixer(), Layer(Mixture()))
     built.layers[0].parts[0].register_forward_hook(fails)
     built.layers[0].parts[0].fc1.register_forward_pre_hook(fails)
     built.layers[1].register_full_backward_hook(fails)
@@ -71,6 +73,7 @@ SURROUNDINGS = {
     "plain": [],
     "no_grad": [torch.no_grad],
     "inference_mode": [torch.inference_mode],
+    "meta as default": [lambda: torch.device("meta")],
     "float64 as default": [],
     "deterministic": [],
 }
@@ -116,3 +119,33 @@ def test_nothing_is_changed_and_the_answer_is_that_without_weights(dtype, surrou
 
 def test_a_search_twice_says_the_same(model):
     assert find(model) == find(model)
+
+
+class Careless(nn.Module):
+    """A network whose code counts, keeps, draws, and writes to its own weights and buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.kept, self.stats = nn.Linear(D, H), nn.Linear(H, D), [], {"calls": 0}
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        torch.manual_seed(3)
+        self.calls.add_(1)
+        self.stats["calls"] += 1
+        self.kept.append(x)
+        self.fc1.weight.data.mul_(0)
+        self.fc2.bias.data.zero_()
+        with torch.no_grad():
+            self.fc2.weight.copy_(torch.zeros(D, H))
+        return self.fc2(F.dropout(F.gelu(self.fc1(x)), 0.5))  # in training by default
+
+
+def test_careless_code_changes_nothing_either():
+    model = Stack(Layer(Careless()))
+    before, drawn = state(model), torch.get_rng_state()
+    (site,) = find(model)
+    assert (said(site), site.evidence) == (PLAIN, "numbers")
+    assert_unchanged(model, before)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert (model.layers[0].parts[0].kept, model.layers[0].parts[0].stats) == ([], {"calls": 0})

@@ -85,11 +85,12 @@ def mixes_positions(chain: Chain, block: nn.Module, above: Above) -> str | None:
     wide = next((entry.kernel for entry in chain.maps if entry.kernel), None)
     if wide is not None:
         return f"not position-wise: a convolution of {' × '.join(map(str, wide))} positions"
-    if not above or isinstance(above[-1][1], nn.ModuleList | nn.Sequential):
+    if not above or isinstance(above[-1][1], nn.ModuleList | nn.ModuleDict | nn.Sequential):
         return None
     parent = above[-1][1]
-    norms = [part for part in parent.children() if part is not block]
-    norms += [child for part in norms for child in part.children() if sum(1 for _ in part.parameters()) <= 2]
+    beside = [part for part in parent.children() if part is not block]
+    wrapped = [child for part in beside if len(part._modules) == 1 for child in part.children()]
+    norms = [*beside, *wrapped]
     widths = {max(p.shape) for part in norms if is_norm(part) for p in part.parameters()}
     width = chain.first[0].wide_in
     if not widths or width in widths:
