@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -22,6 +23,9 @@ from positionwise.spec import FFNSpec
 if TYPE_CHECKING:
     from positionwise.accounting.targets import Target
     from positionwise.transformer import TransformerConfig
+
+MOST_POSITIONS = 10**9
+"""Beyond it the sizes of attention's products pass what a tensor's size can be."""
 
 
 def account(
@@ -80,6 +84,8 @@ def _sizes(batch: int | None, sequence: int | None) -> tuple[int, int] | None:
         return None
     if not all(isinstance(size, int) and size >= 1 for size in (batch, sequence)):
         raise AccountError(f"expected batch and sequence to be integers of at least 1; got {batch!r} and {sequence!r}")
+    if batch * sequence > MOST_POSITIONS:
+        raise AccountError(f"expected batch × sequence of at most {MOST_POSITIONS:,}; got {batch:,} × {sequence:,}")
     return batch, sequence
 
 
@@ -87,7 +93,10 @@ def _is_place(name: str) -> bool:
     """Whether a string is a path: it looks like one, or something of that name is there and no preset is."""
     if os.sep in name or name.startswith(".") or name.endswith(".json"):
         return True
-    return bool(name) and Path(name).exists() and not _is_preset(name)
+    try:
+        return bool(name) and Path(name).exists() and not _is_preset(name)
+    except OSError:  # such as a name that is too long
+        return False
 
 
 def _is_preset(name: str) -> bool:
@@ -140,7 +149,14 @@ def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int 
     try:
         config = preset(name, vocab_size)
     except SpecError as error:
-        raise AccountError(f"{error}; nor is it a folder or a file") from None
+        if "expected preset" not in str(error):
+            raise AccountError(str(error)) from None
+        near = re.search(r"\(did you mean .*\)$", str(error))
+        raise AccountError(
+            "expected a preset, or a folder or a file with a model's configuration (nothing is downloaded); got "
+            + repr(name[:200])
+            + (f" {near[0]}" if near else "")
+        ) from None
     return _configuration(config, name, batch, sequence)
 
 

@@ -12,6 +12,8 @@ from positionwise.accounting.ledger import Account, Group
 Value = int | float | str | bool | None
 STACKS = ("encoder", "decoder", "vision", "visual", "audio", "speech", "text", "language")
 """Parts of a path that say which of a model's stacks a network stands in."""
+SHOWN = ("float32", "bfloat16", "int8", "int4")
+"""The dtypes whose bytes are held against each other."""
 COLUMNS = ("", "a", "b", "difference")
 
 
@@ -96,7 +98,7 @@ class Difference:
     def totals(self) -> tuple[Row, ...]:
         """The sums and the shares, FLOPs where they were asked for, and the weights' bytes in each dtype."""
         rows = [Row(name, get(self.a), get(self.b)) for name, get in TOTALS.items()]
-        rows += [Row(f"Bytes in {name}", size, self.b.weights[name]) for name, size in self.a.weights.items()]
+        rows += [Row(f"Bytes in {name}", self.a.weights[name], self.b.weights[name]) for name in SHOWN]
         return tuple(row for row in rows if (row.a, row.b) != (None, None))
 
     @property
@@ -207,11 +209,17 @@ def _biases(group: Group) -> str:
 
 
 def _gate(group: Group) -> str:
-    return "none" if not group.gated else group.gate_half or "a map of its own"
+    return "none" if not group.gated else "a map of its own" if group.gate_half is None else f"{group.gate_half} half"
 
 
 def _experts(group: Group) -> str | None:
     return None if group.experts is None else f"{group.experts[1] or '?'} of {group.experts[0]}"
+
+
+def _active(account: Account) -> int | None:
+    """All parameters where no experts are chosen among; None where it is not known how many are."""
+    mixed = any(group.experts is not None for group in account.feed_forward.groups)
+    return account.active if mixed else int(account.total)
 
 
 FIGURES: dict[str, Callable[[Group], Value]] = {
@@ -225,7 +233,7 @@ FIGURES: dict[str, Callable[[Group], Value]] = {
     "Instances": lambda group: group.instances,
     "Applications": lambda group: group.applications,
     "Per-instance total": lambda group: int(group.per_instance),
-    "Active per instance": lambda group: group.active_per_instance,
+    "Active per instance": lambda group: group.active_per_instance or int(group.per_instance),
     "Total": lambda group: int(group.total),
     "FLOPs, forward": lambda group: group.flops,
     "FLOPs, backward": lambda group: group.flops_backward,
@@ -236,7 +244,7 @@ ADDING = ("Instances", "Applications", "Total", "FLOPs, forward", "FLOPs, backwa
 TOTALS: dict[str, Callable[[Account], Value]] = {
     "Total": lambda account: int(account.total),
     "Trainable": lambda account: int(account.trainable),
-    "Active for one token": lambda account: account.active,
+    "Active for one token": _active,
     "Feed-forward networks": lambda account: int(account.feed_forward.total),
     "Feed-forward networks, share": lambda account: round(account.feed_forward.share, 4),
     "Buffers, not parameters": lambda account: int(account.buffers),

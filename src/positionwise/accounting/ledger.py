@@ -66,6 +66,8 @@ class Group:
     """Of a mixture: how many, and how many of them one token meets (None where that is not known)."""
     active_per_instance: int | None = None
     """Parameters of one mixture that one token meets."""
+    layers: str | None = None
+    """Where they stand in their stack, such as 0–2, 5; None where they stand in several lists or in none."""
     gate: str | None = None
     """Which map, or which half of a fused one, is activated, and which is linear; None without a gate."""
     biases: tuple[bool, bool] = (False, False)
@@ -103,7 +105,7 @@ class Group:
             "output": self.output.to_dict(), "components": [part.to_dict() for part in self.components],
             "per_instance": int(self.per_instance), "total": int(self.total), "equation": self.equation,
             "source": None if self.source is None else {**asdict(self.source), "lines": list(self.source.lines)},
-            "position_wise": self.position_wise, "gate": self.gate,
+            "layers": self.layers, "position_wise": self.position_wise, "gate": self.gate,
             "biases": {"in": self.biases[0], "out": self.biases[1]},
             "parameters": [{"name": name, "shape": list(shape)} for name, shape in self.parameters],
             "evidence": self.evidence, "notes": list(self.notes),
@@ -138,12 +140,19 @@ class FeedForwardAccount:
         """How many times one is applied in a forward pass."""
         return sum(group.applications for group in self.groups)
 
+    @property
+    def flops(self) -> int | None:
+        """Of one forward pass of all of them; None where that of any is not known."""
+        known = [group.flops for group in self.groups if group.flops is not None]
+        return sum(known) if self.groups and len(known) == len(self.groups) else None
+
     def to_dict(self) -> dict[str, Any]:
         """The part as JSON would hold it."""
-        return {
+        entry = {
             "total": self.total, "share": round(self.share, 4), "instances": self.instances,
             "applications": self.applications, "groups": [group.to_dict() for group in self.groups],
         }  # fmt: skip
+        return entry if self.flops is None else entry | {"flops": self.flops}
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,10 @@ class Account:
     """How many more parameters there would be if each of those names had its own."""
     active: int | None = None
     """Parameters that one token meets, for a mixture of experts."""
+    dtypes: tuple[tuple[str, int], ...] = ()
+    """(dtype, parameters) as the model is built."""
+    sizes: tuple[int, int] | None = None
+    """(batch, sequence) of the FLOPs and bytes."""
     flops: int | None = None
     """Of one forward pass, where batch and sequence are given; a multiply-add counts as two."""
     flops_backward: int | None = None
@@ -194,67 +207,14 @@ class Account:
             "frozen": self.frozen, "tied_excess": self.tied_excess, "weights": self.weights,
             "unplaced": list(self.unplaced),
         }  # fmt: skip
-        costs = {"flops": self.flops, "flops_backward": self.flops_backward}
+        batch, sequence = self.sizes or (None, None)
+        costs = {
+            "dtypes": dict(self.dtypes), "batch": batch, "sequence": sequence, "flops": self.flops,
+            "flops_backward": self.flops_backward,
+        }  # fmt: skip
         return entry | {name: cost for name, cost in costs.items() if cost is not None}
 
     def __str__(self) -> str:
-        return "\n\n".join([self.name, *(_group_text(group) for group in self.feed_forward.groups), self._model_text()])
+        from positionwise.accounting.wording import account_text
 
-    def _model_text(self) -> str:
-        rows = [(part.name, part.calculation, f"{part.parameters:,}") for part in self.components]
-        return "\n".join(
-            [_columns([*rows, *self.totals()]), *self.notes, *(f"not counted: {line}" for line in self.unplaced)]
-        )
-
-    def totals(self) -> list[tuple[str, str, str]]:
-        """The closing rows of the table."""
-        part = self.feed_forward
-        rows = [("Total", "", f"{self.total:,}")]
-        if self.tied_excess:
-            rows += [("Tied: counted once, not again", f"{len(self.tied)} shared", f"{self.tied_excess:,}")]
-        if self.frozen:
-            rows += [("of which frozen", "", f"{self.frozen:,}")]
-        if self.active is not None:
-            rows += [
-                ("Active for one token", f"{100 * self.active / self.total:.2f} % of the total", f"{self.active:,}")
-            ]
-        if self.buffers:
-            rows += [("Buffers, not parameters", "", f"{self.buffers:,}")]
-        rows += [("Feed-forward networks", f"{100 * part.share:.2f} % of the total", f"{part.total:,}")]
-        if self.flops is not None:
-            rows += [("FLOPs, forward", "a multiply-add counts as two", f"{self.flops:,}")]
-        if self.flops_backward is not None:
-            rows += [("FLOPs, backward", "", f"{self.flops_backward:,}")]
-        return rows
-
-
-def group_rows(group: Group) -> list[tuple[str, str, str]]:
-    """A group's table: components, then one network, then all of them."""
-    rows = [(part.name, part.calculation, f"{part.parameters:,}") for part in group.components]
-    rows.append(("Per-instance total", "", f"{group.per_instance:,}"))
-    if group.instances > 1:
-        calculation = f"{group.per_instance:,} × {group.instances}"
-        rows.append((f"{group.instances} independent instances", calculation, f"{group.total:,}"))
-    if group.active_per_instance is not None and group.experts is not None:
-        chosen = f"{group.experts[1] or 'all'} of {group.experts[0]} experts"
-        rows.append(("Active for one token", chosen, f"{group.active_per_instance:,}"))
-    if group.flops is not None:
-        rows.append(("FLOPs, forward", f"{group.applications} applications", f"{group.flops:,}"))
-    if group.flops_backward is not None:
-        rows.append(("FLOPs, backward", f"{group.applications} applications", f"{group.flops_backward:,}"))
-    if group.saved_for_backward is not None:
-        rows.append(
-            ("Saved for backward, bytes", f"{group.applications} applications", f"{group.saved_for_backward:,}")
-        )
-    return rows
-
-
-def _group_text(group: Group) -> str:
-    head = f"{group.path}\nin:  {group.input}\nout: {group.output}\n{group.equation}\n"
-    end = "".join(f"\n{line}" for line in (str(group.source or ""), *group.notes) if line)
-    return head + _columns(group_rows(group)) + end
-
-
-def _columns(rows: list[tuple[str, str, str]]) -> str:
-    first, second, third = (max(len(row[i]) for row in rows) for i in range(3))
-    return "\n".join(f"{a:<{first}}  {b:<{second}}  {c:>{third}}" for a, b, c in rows)
+        return account_text(self)

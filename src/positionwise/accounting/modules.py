@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -68,10 +68,20 @@ def account_of_module(
         notes = (*notes, *said)
     whole = sum(row.parameters for row in (*rows, *rest))
     compare({name: whole}, {name: _enumerated(module)})
-    counted = account_from(name, [*rows, *rest], groups, distinct, module, notes, None, found)
+    counted = account_from(
+        name, [*rows, *rest], groups, distinct, module, (*notes, *_too_long(config, sizes)), None, found
+    )
     if whole_cost is None:
-        return counted
-    return replace(counted, flops=whole_cost.forward, flops_backward=whole_cost.backward)
+        return replace(counted, sizes=sizes)
+    return replace(counted, sizes=sizes, flops=whole_cost.forward, flops_backward=whole_cost.backward)
+
+
+def _too_long(config: Any, sizes: tuple[int, int] | None) -> tuple[str, ...]:
+    """A note where a sequence has more positions than the model knows."""
+    most = getattr(config, "max_position_embeddings", None)
+    if sizes is None or not isinstance(most, int) or not 0 < most < sizes[1]:
+        return ()
+    return (f"A sequence of {sizes[1]:,} is longer than the model's {most:,} positions.",)
 
 
 def _enumerated(module: nn.Module) -> int:
@@ -150,11 +160,19 @@ def account_from(
         buffers=sum(buffer.numel() for buffer in module.buffers()),
         tied=tied_names(module),
         tied_excess=_tied_excess(module),
+        dtypes=_dtypes(module),
         active=_active(groups, total),
         flops=flops,
         notes=notes,
         unplaced=() if found is None else _collapsed(found),
     )
+
+
+def _dtypes(module: nn.Module) -> tuple[tuple[str, int], ...]:
+    sizes: Counter[str] = Counter()
+    for _, parameter, size in parameter_sizes(module):
+        sizes[str(parameter.dtype).removeprefix("torch.")] += size
+    return tuple(sizes.most_common())
 
 
 def _tied_excess(module: nn.Module) -> int:

@@ -53,7 +53,7 @@ def _group(
     axes = next((positions[part] for part in site.path.split(".") if part in positions), (("…", "positions"),))
     return Group(
         path=pattern(site.path) or type(site.module).__name__,
-        instances=len({frozenset(id(p) for _, p in one.parameters) for one in sites}),
+        instances=len({frozenset(id(p) for _, p in one.parameters) or id(one.module) for one in sites}),
         applications=sum(applications[one.path] for one in sites),
         d_model=site.d_model,
         d_ff=site.d_ff,
@@ -66,6 +66,7 @@ def _group(
         components=site.components,
         equation=equation(site),
         source=_source(module, site),
+        layers=_layers([one.path for one in sites]),
         position_wise=site.position_wise,
         gate=site.gate,
         biases=site.biases,
@@ -79,6 +80,22 @@ def _group(
         flops_backward=costs.flops_backward,
         saved_for_backward=costs.saved_for_backward,
     )
+
+
+def _layers(paths: list[str]) -> str | None:
+    """The places of networks that stand in one list of layers, runs of them as 0–2."""
+    places = [INDEX.findall(path) for path in paths]
+    varying = [i for i in range(len(places[0])) if len({numbers[i] for numbers in places}) > 1]
+    if not places[0] or len(varying) > 1:
+        return None
+    which = sorted({int(numbers[varying[0] if varying else 0]) for numbers in places})
+    runs = [[which[0], which[0]]]
+    for number in which[1:]:
+        if number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)
 
 
 def _source(module: nn.Module, site: Site) -> Source | None:

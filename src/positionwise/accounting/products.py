@@ -105,7 +105,9 @@ def count_products(model: nn.Module, sites: list[Site], mixtures: Mapping[str, F
         NoCountError: where something of the model has no count.
     """
     if getattr(model, "main_input_name", None) != "input_ids":
-        raise NoCountError("it does not read token ids, so that batch and sequence do not say what its parts see")
+        raise NoCountError(
+            "it is no transformers model that reads token ids, so that batch and sequence do not say what its parts see"
+        )
     with unseen():
         passing = _Pass(model, sites, mixtures)
         reason: _NotRunError | None = None

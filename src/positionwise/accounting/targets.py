@@ -9,15 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
-import json
-import logging
-import math
-import os
-import re
-import traceback
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,30 +18,15 @@ import torch
 from torch import nn
 
 from positionwise.accounting.backbones import without_timm
+from positionwise.accounting.files import check_experts, check_fields, find, load, misspelled, weights_beside
+from positionwise.accounting.guarding import at_most_modules, buildable, quiet, refusals, version
 from positionwise.adapters.families import differs_between_versions
-from positionwise.errors import AccountError, MissingGroupError
+from positionwise.errors import AccountError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-LARGEST_FILE = 16 * 2**20
-"""Bytes of a configuration that are read: a hundred times what the largest published ones have."""
-MOST_REPEATED = 1_000_000
-"""The most layers, experts or labels that a configuration may ask for: the library loops over each of them."""
-MOST_MODULES = 250_000
-"""The most modules that are built, about ten seconds' worth; published models stay below 100,000."""
-_LOOPED = re.compile(
-    r"^(num|n)_\w*(layer|block|depth|stage|expert|head|group|label|codebook)|^(\w+_)?(encoder|decoder)_layers$"
-    r"|^(layers|depths?|blocks)$"
-)
-"""Names of how often something is there. As few as none may be right (experts), but not fewer."""
 _REMOTE = ", whose code lies beside its weights (auto_map): remote code is never run"
-_MODELS = os.path.join("transformers", "models", "")
-_NEEDED = {"num_hidden_layers", "num_layers", "n_layers", "n_layer", "num_attention_heads", "n_head",
-           "hidden_size", "d_model", "n_embd", "vocab_size"}  # fmt: skip
-"""What no model is without."""
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
 
 
 @dataclass(frozen=True)
@@ -74,13 +51,14 @@ def read(path: Path) -> Target:
             itself or that the installed transformers does not know.
         MissingGroupError: without transformers.
     """
-    file, folder = _find(path)
-    data = _load(file)
-    with _refusals(f"fields that are not nested without end in {file}"):
-        _check_fields(data, str(file))
-    with _quiet():
+    file, folder = find(path)
+    data = load(file)
+    with refusals(f"fields that are not nested without end in {file}"):
+        check_fields(data, str(file))
+    with quiet():
         config, notes = _configuration(data, str(file))
         target = _target(config, str(file), data)
+        notes = (*notes, *misspelled(data, config), *weights_beside(data, folder))
     name = file.resolve().parent.name if file.name == "config.json" else file.name
     return Target(name, target.config, target.model_class, folder, (*notes, *target.notes))
 
@@ -91,7 +69,7 @@ def from_config(config: Any) -> Target:
     Raises:
         AccountError: for a configuration that contradicts itself, or without a class that can be built.
     """
-    with _quiet():
+    with quiet():
         return _target(config, type(config).__name__, {})
 
 
@@ -104,68 +82,15 @@ def build(target: Target) -> nn.Module:
     model_class = cast(Any, target.model_class)
     # The library writes into what it is given, so it is given a copy. Eager attention is in every class, and has the
     # parameters of the others.
-    with _refusals(_buildable(target.name)), _quiet(), torch.device("meta"), _at_most_modules(target.name):
+    with refusals(buildable(target.name)), quiet(), torch.device("meta"), at_most_modules(target.name):
         model: nn.Module = model_class._from_config(copy.deepcopy(target.config), attn_implementation="eager")
     for name, parameter in model.named_parameters():
         # A list of no extra tokens, (0, d_model), is no mistake; a map from or to nothing is one.
         if parameter.numel() == 0 and (name.endswith("weight") or parameter.shape[-1] == 0):
             raise AccountError(f"expected sizes of at least 1 in {target.name}; got {name} of {tuple(parameter.shape)}")
+    if not any(True for _ in model.parameters()):
+        raise AccountError(f"expected a model with parameters in {target.name}; got {model_class.__name__} without any")
     return model
-
-
-def _find(path: Path) -> tuple[Path, Path | None]:
-    """The configuration's file, and the folder where its weights may lie."""
-    wanted = f"a folder with a config.json or a JSON file at {path}"
-    with _refusals(wanted):
-        if path.is_dir():
-            if not (path / "config.json").is_file():
-                raise AccountError(f"expected a config.json in {path}; got a folder without one")
-            return path / "config.json", path
-        if not path.exists():
-            raise AccountError(f"expected {wanted}; got nothing there")
-        if not path.is_file():  # a pipe or a device, which may have no end
-            raise AccountError(f"expected {wanted}; got another kind of file")
-    return path, path.parent if path.name == "config.json" else None
-
-
-def _load(file: Path) -> dict[str, Any]:
-    """The JSON object in a file, which is measured before it is read."""
-    with _refusals(f"JSON in {file}"):
-        size = file.stat().st_size
-        if size > LARGEST_FILE:
-            raise AccountError(f"expected at most {LARGEST_FILE:,} bytes of configuration in {file}; got {size:,}")
-        with file.open("rb") as opened:
-            text = opened.read(LARGEST_FILE).decode()
-        if not text.strip():
-            raise AccountError(f"expected JSON in {file}; got an empty file")
-        data = json.loads(text)
-    if not isinstance(data, dict):
-        raise AccountError(f"expected a JSON object in {file}; got {_json_kind(data)}")
-    return data
-
-
-def _json_kind(value: Any) -> str:
-    kinds = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
-    return kinds.get(type(value), "null")
-
-
-def _check_fields(data: Mapping[str, Any], place: str) -> None:
-    """Refuse the numbers that the library takes in silence, or that it would loop over for hours."""
-    for name, value in data.items():
-        if name == "quantization_config":
-            continue
-        for entry in value if isinstance(value, list) else [value]:
-            if isinstance(entry, dict):
-                _check_fields(entry, place)
-            elif isinstance(entry, float) and math.isnan(entry):
-                raise AccountError(f"expected {name} in {place} to be a number; got NaN")
-            elif isinstance(entry, int) and not isinstance(entry, bool):
-                looped = bool(_LOOPED.search(name))
-                least = 1 if name in _NEEDED else 0
-                if (looped or least) and entry < least:
-                    raise AccountError(f"expected {name} in {place} to be at least {least}; got {entry}")
-                if looped and entry > MOST_REPEATED:
-                    raise AccountError(f"expected {name} in {place} to be at most {MOST_REPEATED:,}; got {entry:,}")
 
 
 def _configuration(data: dict[str, Any], place: str) -> tuple[PreTrainedConfig, tuple[str, ...]]:
@@ -180,7 +105,7 @@ def _configuration(data: dict[str, Any], place: str) -> tuple[PreTrainedConfig, 
     config_class = _config_class(model_type, "auto_map" in data, place)
     from transformers import PreTrainedConfig
 
-    with _refusals(_buildable(place)):
+    with refusals(buildable(place)):
         # Infinity is written as {"__float__": "Infinity"}, which only the library's own reader of files undoes.
         fields = PreTrainedConfig._decode_special_floats(data)
         return config_class.from_dict({**fields, "model_type": model_type}), notes
@@ -205,13 +130,13 @@ def _config_class(model_type: str, remote: bool, place: str) -> Any:
     if model_type == TransformerConfig.model_type:
         return TransformerConfig
     if model_type in CONFIG_MAPPING:
-        with _refusals(_buildable(place)):
+        with refusals(buildable(place)):
             return CONFIG_MAPPING[model_type]
     if remote:
-        raise AccountError(f"expected a model type of {_version()} in {place}; got {model_type!r}{_REMOTE}")
+        raise AccountError(f"expected a model type of {version()} in {place}; got {model_type!r}{_REMOTE}")
     near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=3)
     hint = f" (near it: {', '.join(near)})" if near else ""
-    raise AccountError(f"expected a model type of {_version()} in {place}; got {model_type!r}{hint}")
+    raise AccountError(f"expected a model type of {version()} in {place}; got {model_type!r}{hint}")
 
 
 def _architecture(names: Any, place: str) -> str | None:
@@ -225,7 +150,7 @@ def _architecture(names: Any, place: str) -> str | None:
 
 def _target(config: Any, place: str, data: Mapping[str, Any]) -> Target:
     """The class that a configuration asks for, with what the account has to say about that choice."""
-    _check_experts(config, place)
+    check_experts(config, place)
     remote = "auto_map" in data
     name = _architecture(getattr(config, "architectures", None), place)
     notes = []
@@ -239,11 +164,11 @@ def _target(config: Any, place: str, data: Mapping[str, Any]) -> Target:
             raise AccountError(f"expected architectures in {place} to name a class of {config.model_type}; got {name}, "
                                f"a class of {expected.model_type}")  # fmt: skip
     if remote:
-        notes.append(f"The code named in auto_map is not run: {_version()}'s own {model_class.__name__} is counted.")
+        notes.append(f"The code named in auto_map is not run: {version()}'s own {model_class.__name__} is counted.")
     written = data.get("transformers_version")
-    other = isinstance(written, str) and written.partition(".")[0] != _version().partition(" ")[2].partition(".")[0]
+    other = isinstance(written, str) and written.partition(".")[0] != version().partition(" ")[2].partition(".")[0]
     by = f"; the configuration was written by {written}" if other else ""
-    notes.append(f"Counted as {_version()} builds {model_class.__name__}{by}.")
+    notes.append(f"Counted as {version()} builds {model_class.__name__}{by}.")
     config, replaced = without_timm(config)
     known = differs_between_versions(config)
     return Target(config.model_type, config, model_class, None, (*notes, *replaced, *((known,) if known else ())))
@@ -257,13 +182,16 @@ def _model_class(name: str, place: str, remote: bool) -> type[nn.Module]:
 
     if name == TransformerForTranslation.__name__:
         return TransformerForTranslation
-    with _refusals(_buildable(place)):
+    with refusals(buildable(place)):
         # A name that the library has, but whose packages are not installed, gives a stand-in that is no model.
         found = getattr(transformers, name, None)
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) and found.config_class is not None:
         return found
-    why = _REMOTE if remote else ""
-    raise AccountError(f"expected architectures in {place} to name a model class of {_version()}; got {name!r}{why}")
+    near = difflib.get_close_matches(
+        name.lower(), (known := {n.lower(): n for n in dir(transformers) if "For" in n}), n=1
+    )
+    why = _REMOTE if remote else f" (did you mean {known[near[0]]!r}?)" if near else ""
+    raise AccountError(f"expected architectures in {place} to name a model class of {version()}; got {name!r}{why}")
 
 
 def _base_model(config: Any, place: str) -> tuple[type[nn.Module], str]:
@@ -276,7 +204,7 @@ def _base_model(config: Any, place: str) -> tuple[type[nn.Module], str]:
     said = "The configuration names no architecture"
     if isinstance(config, TransformerConfig):
         return TransformerForTranslation, f"{said}: TransformerForTranslation is counted."
-    with _refusals(_buildable(place)):
+    with refusals(buildable(place)):
         if type(config) in MODEL_MAPPING:
             found = MODEL_MAPPING[type(config)]
             base = cast("type[nn.Module]", found[0] if isinstance(found, tuple) else found)
@@ -298,93 +226,3 @@ def _base_model(config: Any, place: str) -> tuple[type[nn.Module], str]:
     others = f", not {', '.join(names[1:])}" if names[1:] else ""
     note = f"{said}, and {config.model_type} has no base model: {names[0]} is counted{others}."
     return vars(module)[names[0]], note
-
-
-def _check_experts(config: Any, place: str) -> None:
-    """Refuse more chosen experts than there are, and heads that cannot share keys evenly, in a part or in the whole."""
-    fields = vars(config)
-    for part in fields.values():
-        if hasattr(part, "model_type"):
-            _check_experts(part, place)
-    experts = next((fields[name] for name in _EXPERTS if isinstance(fields.get(name), int) and fields[name]), None)
-    for name in _CHOSEN:
-        if experts is not None and isinstance(fields.get(name), int) and not 0 < fields[name] <= experts:
-            raise AccountError(f"expected {name} in {place} to be 1 to {experts}, its experts; got {fields[name]}")
-    heads, shared = fields.get("num_attention_heads"), fields.get("num_key_value_heads")
-    if isinstance(heads, int) and isinstance(shared, int) and shared > 0 and heads % shared:
-        raise AccountError(f"expected num_key_value_heads in {place} to divide {heads} heads; got {shared}")
-
-
-def _version() -> str:
-    from transformers import __version__
-
-    return f"transformers {__version__}"
-
-
-def _refused(expected: str, error: BaseException) -> AccountError:
-    """One line for what went wrong elsewhere: its kind and its message, without line breaks."""
-    said = " ".join(str(error).split())[:300]
-    lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if _MODELS in frame.filename]
-    # An error that is no check of the library's says little; the line at which it came names the field.
-    where = f" (at: {lines[-1]})" if lines and not isinstance(error, (ValueError, ImportError)) else ""
-    return AccountError(f"expected {expected}; got {type(error).__name__}{': ' if said else ''}{said}{where}")
-
-
-def _buildable(place: str) -> str:
-    return f"a configuration in {place} that {_version()} can build"
-
-
-@contextmanager
-def _refusals(expected: str) -> Iterator[None]:
-    """Turn whatever is raised into one line.
-
-    The library's classes check their fields by means of their own or not at all, so a wrong field shows as any
-    exception there is.
-    """
-    try:
-        yield
-    except AccountError:
-        raise
-    except Exception as error:
-        raise _refused(expected, error) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the library's warnings and log lines from the terminal, and the library from the network.
-
-    Some classes look up another model's configuration when they are built; offline, that is an error at once.
-    """
-    try:
-        import transformers  # noqa: F401
-        from huggingface_hub import constants
-    except ModuleNotFoundError as error:
-        raise MissingGroupError(f"this needs {error.name}: pip install 'positionwise[models]'") from None
-    disabled, offline = logging.root.manager.disable, constants.HF_HUB_OFFLINE
-    logging.disable(logging.CRITICAL)
-    constants.HF_HUB_OFFLINE = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        constants.HF_HUB_OFFLINE = offline
-        logging.disable(disabled)
-
-
-@contextmanager
-def _at_most_modules(name: str) -> Iterator[None]:
-    """Stop a build that would go on for hours: sizes are free on the meta device, modules are not."""
-    built = 0
-
-    def count(*_: Any) -> None:
-        nonlocal built
-        built += 1
-        if built > MOST_MODULES:
-            raise AccountError(f"expected at most {MOST_MODULES:,} modules in {name}; got more, and stopped")
-
-    handle = nn.modules.module.register_module_module_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()

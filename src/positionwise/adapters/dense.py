@@ -59,9 +59,21 @@ def own_maps(block: nn.Module) -> list[Map]:
                 found.append(own)
             elif isinstance(part, nn.MultiheadAttention):
                 continue  # its other maps are parameters of its own
+            elif (adapted := _with_low_rank(wrapped, path, part)) is not None:
+                found.append(adapted)
             elif len({(entry.wide_in, entry.wide_out) for entry in wrapped}) == 1 and len(wrapped) <= 2:
                 found += wrapped
     return found
+
+
+def _with_low_rank(wrapped: list[Map], path: str, part: nn.Module) -> Map | None:
+    """The map that a part is which adds a low-rank product to a map of its own; the part as a whole."""
+    if len(wrapped) != 3:
+        return None
+    base = max(wrapped, key=lambda entry: entry.parameters)
+    down, up = [entry for entry in wrapped if entry is not base]
+    fits = (down.wide_in, up.wide_out) == (base.wide_in, base.wide_out) and down.wide_out == up.wide_in
+    return replace(base, path=path, module=part) if fits else None
 
 
 def may_pair(maps: list[Map]) -> bool:

@@ -40,8 +40,10 @@ def find(model: nn.Module) -> Found:
         The sites, a sequence, with ``.unplaced`` beside.
 
     Raises:
-        AccountError: for a model whose parameters have no shape yet.
+        AccountError: for what is no module, and for a model whose parameters have no shape yet.
     """
+    if not isinstance(model, nn.Module):
+        raise AccountError(f"expected a module; got {type(model).__name__}")
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise AccountError(f"expected parameters with a shape; got {name}, which has none before the first call")

@@ -48,14 +48,30 @@ def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: Above) -> bool
     if any(part.isdigit() for part in path.split(".")):
         return True
     inside = {id(entry.module) for entry in chain.maps}
-    around = [*block.children(), *(above[-1][1].children() if above else ())]
-    return any(_mixes(part) for part in around if id(part) not in inside and part is not block)
+    parent = above[-1][1]
+    around = [*block.children(), *parent.children()]
+    if any(_mixes(part) for part in around if id(part) not in inside and part is not block):
+        return True
+    normed = any(
+        is_norm(p) and chain.first[0].wide_in in [w.numel() for w in p.parameters()] for p in parent.children()
+    )
+    return normed and not holds_a_stack(parent)  # a layer by itself
 
 
 def _mixes(part: nn.Module) -> bool:
+    """Whether a part is attention, or built like it: three maps or more, and no stack of layers."""
+    if isinstance(part, nn.MultiheadAttention):
+        return True
+    if any(isinstance(child, nn.ModuleList | nn.ModuleDict) for child in part.modules()):
+        return False
     maps = sum(linear_map(child) is not None for child in part.modules())
-    listed = any(isinstance(child, nn.ModuleList | nn.ModuleDict) for child in part.modules())
-    return isinstance(part, nn.MultiheadAttention) or (maps >= 3 and not listed)
+    return maps >= 3 or (maps > 0 and bool(_ATTENDS & _words(part)))
+
+
+def _words(part: nn.Module) -> set[str]:
+    """Names that the code of a part, and of the parts in it, speaks of."""
+    codes = [getattr(inspect.unwrap(type(inner).forward), "__code__", None) for inner in part.modules()]
+    return {name for code in codes if code is not None for name in code.co_names}
 
 
 def holds_a_stack(block: nn.Module) -> bool:
@@ -67,8 +83,7 @@ def holds_a_stack(block: nn.Module) -> bool:
 def mixes_only(layer: nn.Module) -> bool:
     """Whether a list's element is known to be something else: few maps, or attention without an activation."""
     maps = [entry for entry in map(linear_map, layer.modules()) if entry is not None]
-    codes = [getattr(inspect.unwrap(type(part).forward), "__code__", None) for part in layer.modules()]
-    words = {name for code in codes if code is not None for name in code.co_names}
+    words = _words(layer)
     if len(maps) < 2:
         return True
     return bool(_ATTENDS & words) and not (_ACTIVATES & words) and not any(True for _ in held(layer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -64,8 +65,8 @@ def linear_map(module: nn.Module, path: str = "") -> Map | None:
         size = module.kernel_size
         layout = f"nn.Conv{len(size)}d (out, in, {', '.join(map(str, size))})"
         kernel = tuple(size) if math.prod(size) > 1 else ()
-        biased = module.bias is not None
-        return Map(path, module, module.in_channels, module.out_channels, layout, kernel, module.groups, biased)
+        ends = module.in_channels, module.out_channels
+        return Map(path, module, *ends, layout, kernel, module.groups, _has_bias(module))
     sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
     if _whole(sizes) and _holds_numbers(module):
         return Map(path, module, *sizes, LINEAR, has_bias=_has_bias(module))
@@ -76,14 +77,19 @@ def linear_map(module: nn.Module, path: str = "") -> Map | None:
 
 
 def _has_bias(module: nn.Module) -> bool:
-    bias = getattr(module, "bias", None)
-    if callable(bias) and not isinstance(bias, torch.Tensor):
-        bias = bias()  # PyTorch's quantised layers
-    return bias is not None and bias is not False
+    """Without asking for a computed bias: a parametrisation, such as spectral normalisation, changes as it is asked."""
+    if "bias" in module._parameters:
+        return module._parameters["bias"] is not None
+    bias = inspect.getattr_static(module, "bias", None)
+    if isinstance(bias, property):
+        return True
+    return module.bias() is not None if callable(bias) else bias is not None and bias is not False  # type: ignore
 
 
 def _holds_numbers(module: nn.Module) -> bool:
-    return hasattr(module, "weight") or any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    if inspect.getattr_static(module, "weight", None) is not None or "weight" in module._parameters:
+        return True
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
 def _whole(sizes: tuple[Any, Any]) -> TypeGuard[tuple[int, int]]:

@@ -67,7 +67,7 @@ def experts_of(block: nn.Module, holder: nn.Module, taken: set[int]) -> Experts 
     for width in _widths(holder) if asks_for_one(block) else ():
         for record in run(block, width):
             found = _read(block, holder, record, tensors, taken)
-            if found is not None:
+            if found is not None and found.d_model == width:
                 return found
     return _alone(block, holder, tensors)
 
@@ -131,7 +131,11 @@ def _read(block: nn.Module, holder: nn.Module, record: Record, tensors: set[int]
         routes = product.weight in names and product.weight not in {*first, second} and product.read.shape[-1] == d
         stored = (_stored(block, names[first[0]], count), _stored(block, names[second], count))
         if routes and max(stored) <= count and numel[second] == stored[1] * d * f:
-            top_k = _chosen(record, count) or _met(reads[first[0]], said_top_k(block))
+            if len(gives[first[0]]) == len(reads[first[0]]):
+                top_k = _chosen(record, count) or _met(reads[first[0]], said_top_k(block))
+            else:  # one product of all experts with all positions
+                top_k = len(reads[second]) // TOKENS
+            top_k = top_k if top_k is not None and top_k <= count else None
             chosen = tuple(names[key] for key in first)
             return Experts(
                 chosen, names[second], names[product.weight or 0], count, stored, top_k, d, f,

@@ -58,6 +58,23 @@ class Site:
     """numbers: its own code, run on numbers, shows it; structure: its shapes and the activation beside them do."""
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        kind = (
+            "mixture of "
+            + ("?" if self.mixture.top_k is None else str(self.mixture.top_k))
+            + f" of {self.mixture.experts}, "
+            if self.mixture
+            else ""
+        )
+        gate = ", gated" if self.is_gated else ""
+        biases = {(True, True): "biases", (True, False): "bias in", (False, True): "bias out"}.get(
+            self.biases, "no biases"
+        )
+        where = self.path or type(self.module).__name__
+        return (
+            f"{where}: {self.d_model:,} → {self.d_ff:,}, {kind}{self.activation}{gate}, {biases}, {self.per_instance:,}"
+        )
+
     @property
     def maps(self) -> tuple[Map, ...]:
         """The maps that are modules, in the order of the data; none for expert tensors."""
@@ -102,6 +119,13 @@ class Found(Sequence[Site]):
     def __getitem__(self, index: int | slice) -> Site | tuple[Site, ...]:
         """The site, or sites, at an index."""
         return self.sites[index]
+
+    def __str__(self) -> str:
+        """A row for each site, then what could not be placed."""
+        return "\n".join([*map(str, self.sites), *(f"not counted: {entry}" for entry in self.unplaced)])
+
+    def __repr__(self) -> str:
+        return f"Found({len(self.sites)} sites, {len(self.unplaced)} unplaced)"
 
     def __len__(self) -> int:
         """How many sites there are."""

@@ -14,7 +14,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from positionwise.accounting.ledger import Account, Group, group_rows
+from positionwise.accounting.ledger import Account, Group
+from positionwise.accounting.wording import group_lines, group_rows, kind_of, totals
 
 if TYPE_CHECKING:
     from positionwise.accounting.difference import Difference
@@ -48,16 +49,17 @@ def show(account: Account) -> None:
     """Print an account: its sums, a line for each kind of feed-forward network, each kind, every component, notes."""
     console = _console()
     console.print(_summary(account), "")
+    if account.notes:
+        _say(console, (*account.notes, ""))
     groups = account.feed_forward.groups
-    if len(groups) > 1:
+    if groups:
         console.print(_overview(groups), "")
     for group in groups:
         console.print(_group_table(group))
-        lines = (f"in {group.input}, out {group.output}", group.equation, str(group.source or ""), *group.notes)
-        _say(console, (line for line in lines if line))
+        _say(console, group_lines(group))
         console.print()
     console.print(_components(account), "")
-    _say(console, (*account.notes, *(f"not counted: {line}" for line in account.unplaced)))
+    _say(console, (f"not counted: {line}" for line in account.unplaced))
 
 
 def show_difference(difference: Difference) -> None:
@@ -102,7 +104,7 @@ def _table(title: str, *left: str, right: tuple[str, ...]) -> Table:
 def _summary(account: Account) -> Table:
     table = _table(account.name, "", "", right=("",))
     table.show_header = False
-    for row in account.totals():
+    for row in totals(account):
         table.add_row(*row)
     table.add_section()
     for name in WEIGHTS:
@@ -116,11 +118,12 @@ def _size(count: int) -> str:
 
 
 def _overview(groups: tuple[Group, ...]) -> Table:
-    table = _table("Feed-forward networks", "Path", "Widths", "Activation", right=("Instances", "Parameters"))
+    table = _table("Feed-forward networks", "Path", "Layers", "Widths", "Kind", right=("Instances", "Parameters"))
     for group in groups:
         widths = f"{int(group.d_model):,} → {int(group.d_ff):,}"
-        kind = group.activation + (", gated" if group.gated else "")
-        table.add_row(Name(group.path), widths, kind, f"{group.instances}", f"{group.total:,}")
+        table.add_row(
+            Name(group.path), group.layers or "", widths, kind_of(group), f"{group.instances}", f"{group.total:,}"
+        )
     return table
 
 
