@@ -21,8 +21,8 @@ CONTRACT = """
     "source": {"package": "...", "version": "...", "revision": null, "file": "...", "lines": [1, 2]}}]},
  "components": [{"name": "...", "parameters": 0}], "notes": []}
 """
-BESIDE = {"frozen", "tied_excess", "weights", "unplaced"}
-BESIDE_IN_A_GROUP = {"position_wise", "gate", "biases", "parameters", "evidence", "notes", "flops_per_token"}
+BESIDE = {"frozen", "tied_excess", "dtypes", "weights", "unplaced"}
+BESIDE_IN_A_GROUP = {"position_wise", "layers", "gate", "biases", "parameters", "evidence", "notes", "flops_per_token"}
 TARGETS = {
     "base": lambda: "transformer-base",
     "keras": lambda: "keras-translation",

@@ -53,7 +53,7 @@ WITHOUT = {
         {**TEXT, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
         "no product mixes the positions in",
     ),
-    "ViTModel": ({**SMALL, "image_size": 8, "patch_size": 4}, "does not read token ids"),
+    "ViTModel": ({**SMALL, "image_size": 8, "patch_size": 4}, "no transformers model that reads token ids"),
     "EsmForMaskedLM": ({**SMALL, "mask_token_id": 4}, "does not meet esm.contact_head.regression"),
 }
 

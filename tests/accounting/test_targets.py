@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 import transformers
 
-from positionwise.accounting import targets
+from positionwise.accounting import guarding, targets
 from positionwise.errors import AccountError, PositionwiseError
 from positionwise.transformer import TransformerConfig, TransformerForTranslation
 from shared import config as translation
@@ -373,7 +373,7 @@ def test_fields_that_contradict_each_other(write, fields, said):
 
 
 def test_a_model_of_too_many_modules_is_stopped(monkeypatch, write):
-    monkeypatch.setattr(targets, "MOST_MODULES", 30)
+    monkeypatch.setattr(guarding, "MOST_MODULES", 30)
     file = write({**LLAMA, "num_hidden_layers": 1000})
     assert re.search("expected at most 30 modules in .*; got more, and stopped", refused(file))
     monkeypatch.undo()

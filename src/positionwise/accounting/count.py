@@ -152,10 +152,10 @@ def _preset(name: str, vocab_size: int | None, batch: int | None, sequence: int 
         if "expected preset" not in str(error):
             raise AccountError(str(error)) from None
         near = re.search(r"\(did you mean .*\)$", str(error))
+        names = str(error).partition("one of ")[2].partition("; got")[0]
         raise AccountError(
             "expected a preset, or a folder or a file with a model's configuration (nothing is downloaded); got "
-            + repr(name[:200])
-            + (f" {near[0]}" if near else "")
+            f"{name[:200]!r} {near[0] if near else f'(presets: {names})'}"
         ) from None
     return _configuration(config, name, batch, sequence)
 

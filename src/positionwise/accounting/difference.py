@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from positionwise.accounting.ledger import Account, Group
@@ -74,7 +74,16 @@ class Pair:
     def rows(self) -> tuple[Row, ...]:
         """Sizes and kinds, instances and parameters; without what neither of the two has."""
         rows = (Row(name, _of(self.a, get), _of(self.b, get), name in ADDING) for name, get in FIGURES.items())
-        return tuple(row for row in rows if (row.a, row.b) != (None, None))
+        known = tuple(row for row in rows if (row.a, row.b) != (None, None))
+        return tuple(self._whole(row) if row.name == "Active per instance" else row for row in known)
+
+    def _whole(self, row: Row) -> Row:
+        """Of a network that is no mixture, all of it is active."""
+        sides = [
+            value if value is not None or group is None or group.experts is not None else int(group.per_instance)
+            for value, group in ((row.a, self.a), (row.b, self.b))
+        ]
+        return replace(row, a=sides[0], b=sides[1])
 
     def to_dict(self) -> dict[str, Any]:
         """The pair as JSON would hold it."""
@@ -233,7 +242,7 @@ FIGURES: dict[str, Callable[[Group], Value]] = {
     "Instances": lambda group: group.instances,
     "Applications": lambda group: group.applications,
     "Per-instance total": lambda group: int(group.per_instance),
-    "Active per instance": lambda group: group.active_per_instance or int(group.per_instance),
+    "Active per instance": lambda group: group.active_per_instance,
     "Total": lambda group: int(group.total),
     "FLOPs, forward": lambda group: group.flops,
     "FLOPs, backward": lambda group: group.flops_backward,

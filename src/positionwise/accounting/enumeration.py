@@ -47,7 +47,7 @@ def packed_sizes(module: nn.Module) -> Iterator[tuple[str, int]]:
     """Linear maps that hold no parameter at all, such as PyTorch's dynamically quantised ones."""
     for name, part in module.named_modules():
         features = getattr(part, "in_features", None), getattr(part, "out_features", None)
-        weight = getattr(part, "weight", None)
+        weight = inspect.getattr_static(part, "weight", None)  # a computed one may change as it is asked for
         if isinstance(features[0], int) and isinstance(features[1], int) and callable(weight):
             bias = part.bias() if callable(part.bias) else part.bias
             yield name, features[0] * features[1] + (0 if bias is None else bias.numel())
@@ -108,9 +108,9 @@ def _group(path: str, blocks: list[Network], positions: Mapping[str, Axes], toke
         components=spec.components,
         equation=spec.equation,
         source=source_of(type(blocks[0])),
-        position_wise=not spec.convolved_axes,
+        position_wise=not getattr(spec, "convolved_axes", 0),
         gate="separate: layer1 activated, linear_v linear" if spec.is_gated else None,
-        biases=(spec.bias1, spec.bias2),
+        biases=(getattr(spec, "bias1", False), getattr(spec, "bias2", False)),
         parameters=tuple((name, tuple(parameter.shape)) for name, parameter in blocks[0].named_parameters()),
         flops_per_token=spec.flops(1),
         flops=None if tokens is None else sum(block.spec.flops(tokens) for block in blocks),

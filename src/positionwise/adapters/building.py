@@ -24,7 +24,8 @@ def own_site(path: str, block: Network) -> Site:
         path, block, spec.d_model, spec.d_ff, name, spec.is_gated, None,
         "separate: layer1 activated, linear_v linear" if spec.is_gated else None, "nn.Linear (out, in)",
         spec.components,
-        tuple(block.named_parameters()), biases=(spec.bias1, spec.bias2), position_wise=not spec.convolved_axes,
+        tuple(block.named_parameters()), biases=(getattr(spec, "bias1", False), getattr(spec, "bias2", False)),
+        position_wise=not getattr(spec, "convolved_axes", 0),
         evidence="structure",
     )  # fmt: skip
 

@@ -97,7 +97,10 @@ class WithoutWeights(TorchFunctionMode):
             return self._derived(func(args[0], tree_map(_plain_index, args[1])), args[0])
         if len(weights) == len(tensors):
             out = func(*args, **kwargs)
-            return self._derived(out, weights[0]) if len(weights) == 1 and isinstance(out, Tensor) else out
+            if not isinstance(out, Tensor):
+                return out
+            like = [w for w in weights if len(weights) == 1 or (id(w) in self.origin and w.numel() == out.numel())]
+            return self._derived(out, like[0]) if like else out
         args, kwargs = tree_map(lambda leaf: self._stand_in(leaf, name), (args, kwargs))
         return func(*args, **kwargs)
 

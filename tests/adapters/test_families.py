@@ -1,0 +1,161 @@
+"""What an attack on `find` and `account` found: options of families, and blocks that are built another way."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from quiet import quietly
+from torch import nn
+from torch.nn import functional as F
+
+from positionwise import account, find
+
+SMALL = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+MOBILE = {**SMALL, "true_hidden_size": 12, "intra_bottleneck_size": 12, "embedding_size": 8}
+GROUPED = {"num_hidden_groups": 2, "intermediate_size": 48, "embedding_size": 8}
+
+
+def network(d, f):
+    return 2 * d * f + d + f
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "networks", "instances", "applications"),
+    [
+        ("Albert", {**SMALL, **GROUPED, "num_hidden_layers": 5}, 2 * network(24, 48), 2, 5),
+        ("Bert", {**SMALL, "intermediate_size": 48, "chunk_size_feed_forward": 4}, 2 * network(24, 48), 2, 2),
+        ("MobileBert", {**MOBILE, "intermediate_size": 12}, 8 * network(12, 12), 8, 8),
+        ("MobileBert", {**MOBILE, "intermediate_size": 40}, 8 * network(12, 40), 8, 8),
+        ("Hubert", {**SMALL, "num_conv_pos_embedding_groups": 2, "do_stable_layer_norm": True,
+                    "feat_extract_norm": "layer", "intermediate_size": 48},
+         2 * network(24, 48), 2, 2),
+        ("Perceiver", {"num_blocks": 3, "num_self_attends_per_block": 2, "d_latents": 24, "d_model": 24,
+                       "num_self_attention_heads": 2, "num_cross_attention_heads": 2}, 3 * network(24, 24), 3, 7),
+        ("Funnel", {"vocab_size": 50, "d_model": 24, "d_inner": 48, "n_head": 2, "d_head": 12, "block_sizes": [1, 1],
+                    "block_repeats": [1, 3], "num_decoder_layers": 1}, 3 * network(24, 48), 3, 5),
+        ("SqueezeBert", {**SMALL, "embedding_size": 24, "intermediate_size": 48, "q_groups": 1, "k_groups": 1,
+                         "v_groups": 1, "intermediate_groups": 4, "output_groups": 4},
+         2 * (2 * 24 * 48 // 4 + 24 + 48), 2, 2),
+    ],
+)  # fmt: skip
+def test_options_of_families(name, options, networks, instances, applications):
+    with quietly():
+        part = account(getattr(transformers, f"{name}Config")(**options)).feed_forward
+    assert (part.total, part.instances, part.applications) == (networks, instances, applications)
+
+
+def test_every_shared_block_is_proven():
+    with quietly():
+        groups = account(transformers.Zamba2Config(num_mem_blocks=2)).feed_forward.groups
+    assert {(group.gate_half, group.evidence) for group in groups} == {("first", "numbers")}
+    assert sum(group.applications for group in groups) == 9
+
+
+@pytest.mark.parametrize("experts", [1, 8])
+@pytest.mark.parametrize("shared", [8, 12])
+def test_a_router_is_told_from_widths_that_are_the_number_of_experts(experts, shared):
+    sizes = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": shared, "num_experts_per_tok": 1}
+    config = transformers.Qwen2MoeConfig(**SMALL, num_key_value_heads=2, num_experts=experts, **sizes)
+    with quietly():
+        (group,) = account(config).feed_forward.groups
+    assert group.components[0].calculation == f"24 × {experts}"
+    assert group.per_instance == 24 * experts + 3 * 24 * (8 * experts + shared) + 24
+    assert group.active_per_instance == 24 * experts + 3 * 24 * (8 + shared) + 24
+
+
+class Experts(nn.Module):
+    """Stacked experts: the two best for each token, all of them at once, or each expert its own tokens."""
+
+    def __init__(self, choice):
+        super().__init__()
+        self.choice = choice
+        self.router = nn.Linear(16, 6, bias=False)
+        self.w1 = nn.Parameter(torch.zeros(6, 16, 96))
+        self.w2 = nn.Parameter(torch.zeros(6, 48, 16))
+
+    def forward(self, x):
+        flat = x.reshape(-1, 16)
+        weights = self.router(flat).softmax(-1)
+        if self.choice == "all":
+            gate, up = torch.einsum("td,edf->tef", flat, self.w1).chunk(2, -1)
+            return torch.einsum("tef,efd,te->td", F.silu(gate) * up, self.w2, weights).view(x.shape)
+        chosen = weights.topk(2, -1).indices if self.choice == "best" else weights.topk(4, 0).indices
+        out = torch.zeros_like(flat)
+        for expert in range(6):
+            rows = (chosen == expert).any(-1).nonzero()[:, 0] if self.choice == "best" else chosen[:, expert]
+            gate, up = (flat[rows] @ self.w1[expert]).chunk(2, -1)
+            out[rows] += (F.silu(gate) * up) @ self.w2[expert]
+        return out.view(x.shape)
+
+
+@pytest.mark.parametrize(("choice", "met"), [("best", 2), ("tokens of an expert", None)])
+def test_how_many_experts_a_token_meets_is_seen_or_not_known(choice, met):
+    (site,) = find(Experts(choice))
+    assert (site.mixture.experts, site.mixture.top_k, site.d_model, site.d_ff) == (6, met, 16, 48)
+    assert site.active == (96 + 2 * 3 * 16 * 48 if met else site.per_instance)
+
+
+class Block(nn.Module):
+    """A layer by itself: attention with one map for queries, keys and values, and a network with what is between."""
+
+    def __init__(self, network, between=None):
+        super().__init__()
+        self.norm1, self.attn, self.norm2 = nn.LayerNorm(16), Attention(), nn.LayerNorm(16)
+        self.mlp = network
+        self.between = between
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.proj(F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1)))
+
+
+class Scaled(nn.Module):
+    def __init__(self, between):
+        super().__init__()
+        self.inner, self.between, self.outer = nn.Linear(16, 48), between, nn.Linear(48, 16)
+
+    def forward(self, x):
+        return self.outer(self.between(F.gelu(self.inner(x))))
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(48))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+@pytest.mark.parametrize("between", [nn.Identity(), nn.Dropout(0.5), nn.LayerNorm(48), Scale()], ids=repr)
+def test_a_layer_by_itself_and_what_stands_between_the_maps(between):
+    found = find(Block(Scaled(between)))
+    ((site,), unplaced) = found.sites, found.unplaced
+    assert (site.path, site.per_instance, unplaced) == ("mlp", network(16, 48), ())
+    assert site.normed is (not isinstance(between, nn.Identity | nn.Dropout))
+    equation = account(Block(Scaled(between))).feed_forward.groups[0].equation
+    assert ("norm" in equation) is site.normed
+
+
+def test_a_network_that_two_layers_share_is_not_missed_in_the_second():
+    shared = Scaled(nn.Identity())
+    counted = account(nn.Sequential(Block(shared), Block(shared)))
+    part = counted.feed_forward
+    assert (part.total, part.instances, part.applications, counted.unplaced) == (network(16, 48), 1, 2, ())
+
+
+def test_a_parametrised_weight_is_not_asked_for():
+    block = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(16, 48)), nn.ReLU(), nn.Linear(48, 16))
+    before = copy.deepcopy(block.state_dict())
+    assert account(block.train()).feed_forward.instances == 1
+    assert all(torch.equal(value, before[name]) for name, value in block.state_dict().items())
