@@ -147,6 +147,26 @@ def test_a_layer_by_itself_and_what_stands_between_the_maps(between):
     assert ("norm" in equation) is site.normed
 
 
+class Called(nn.Module):
+    """One class, whose function and flag are the instance's own."""
+
+    def __init__(self, function, last):
+        super().__init__()
+        self.function, self.last = function, last
+        self.wide, self.narrow = nn.Linear(16, 96), nn.Linear(48, 16)
+
+    def forward(self, x):
+        one, two = self.wide(x).chunk(2, -1)
+        return self.narrow(one * self.function(two) if self.last else self.function(one) * two)
+
+
+def test_layers_of_one_class_are_each_looked_at_where_they_hold_other_functions_or_flags():
+    kinds = [(F.silu, False), (F.silu, True), (F.gelu, True), (torch.relu, False)]
+    found = find(nn.ModuleList([Called(*kind) for kind in kinds]))
+    assert [site.activation for site in found] == ["silu", "silu", "gelu", "relu"]
+    assert [site.gate_half for site in found] == ["first", "second", "second", "first"]
+
+
 def test_a_network_that_two_layers_share_is_not_missed_in_the_second():
     shared = Scaled(nn.Identity())
     counted = account(nn.Sequential(Block(shared), Block(shared)))

@@ -63,13 +63,22 @@ def account(
     if isinstance(target, nn.Module) and _is_own_config(getattr(target, "config", None)):
         return _configuration(cast(Any, target.config), type(target).__name__, batch, sequence, target)
     if isinstance(target, nn.Module):
-        return account_of_module(target, type(target).__name__, sizes, config=getattr(target, "config", None))
+        config = getattr(target, "config", None)
+        return account_of_module(target, type(target).__name__, sizes, _as_it_stands(target, config), config)
     if _is_library_config(target):
         from positionwise.accounting import targets
 
         return _target(targets.from_config(target), batch, sequence)
     raise AccountError(
         f"expected a spec, a module, a configuration, a path or a preset's name; got {type(target).__name__}"
+    )
+
+
+def _as_it_stands(model: nn.Module, config: Any) -> tuple[str, ...]:
+    if not _is_library_config(config):
+        return ()
+    return (
+        f"Counted as it stands: {type(model).__name__}, with transformers {sys.modules['transformers'].__version__}.",
     )
 
 

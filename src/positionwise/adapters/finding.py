@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -105,9 +106,7 @@ class _Search:
         for chain in found:
             reason = not_a_network(chain, seconds & firsts, path, block, above)
             if reason is None and chain.evidence == "structure" and self._holds_sites(path):
-                reason = (
-                    "its widths and its activation fit, but its code did not run by itself, and the layer has another"
-                )
+                reason = "its maps fit, but its code did not run by itself, and the layer has another network"
             if reason is None:
                 site = building.dense_site(path, block, chain, len(found), mixes_positions(chain, block, above))
                 self.sites[_key(site, self.sites)] = site
@@ -231,6 +230,16 @@ def _key(site: Site, sites: dict[str, Site]) -> str:
 
 
 def _kind(block: nn.Module) -> Any:
-    """What two blocks of one kind share: classes, names and shapes of all parts."""
-    parts = tuple((name, type(part)) for name, part in block.named_modules())
-    return parts, tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+    """What two blocks of one kind share: classes, names and shapes of all parts, and what they hold that is no number.
+
+    Whole numbers are left out, since layers know their own index; flags, words, rates and functions count.
+    """
+    parts = []
+    for name, part in block.named_modules():
+        plain = (
+            (key, value if isinstance(value, bool | str | float) else id(value))
+            for key, value in part.__dict__.items()
+            if isinstance(value, bool | str | float) or isinstance(value, FunctionType | BuiltinFunctionType)
+        )
+        parts.append((name, type(part), tuple(plain)))
+    return tuple(parts), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
