@@ -127,9 +127,13 @@ def rest_rows(module: nn.Module, counted: set[int]) -> list[Component]:
     return [
         Component(names[0], calculation, size)
         if len(names) == 1
-        else Component(place, f"{len(names)} × ({calculation})", len(names) * size)
+        else Component(place, f"{len(names)} × {_grouped(calculation)}", len(names) * size)
         for (place, calculation, size), names in rows.items()
     ]
+
+
+def _grouped(calculation: str) -> str:
+    return f"({calculation})" if " " in calculation else calculation
 
 
 def _parts(module: nn.Module, counted: set[int]) -> Iterator[tuple[str, str, int]]:
