@@ -8,7 +8,7 @@ from torch import nn
 
 from positionwise.adapters.dense import Chain
 from positionwise.adapters.maps import linear_map
-from positionwise.adapters.names import held
+from positionwise.adapters.names import UNKNOWN, held
 from positionwise.adapters.running import is_norm
 
 Above = tuple[tuple[str, nn.Module], ...]
@@ -29,6 +29,8 @@ def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, abo
         return f"its output is not as wide as its input ({text}): a projection or a head"
     if "nn.Conv" in first.layout and _convolutional(chain, block, above):
         return f"a convolutional block ({text})"
+    if chain.activation == UNKNOWN and 8 * second.wide_in <= first.wide_in:
+        return f"a narrow bottleneck, and what stands in it is not known ({text})"
     if above and is_norm(above[-1][1]):
         return f"a part of a normalisation ({text})"
     if path and not _in_a_layer(path, block, chain, above):

@@ -29,6 +29,7 @@ _PASSED = {
     "layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm", "normalize", "dropout", "alpha_dropout",
     "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
 }  # fmt: skip
+_CLAMPS = {"clamp", "clamp_", "clip", "clip_"}
 _NEUTRAL = {"add": 0, "sub": 0, "__add__": 0, "__radd__": 0, "__sub__": 0, "__rsub__": 0, "__iadd__": 0, "prelu": 0.25}
 """What a weight becomes where it is no factor of a product; elsewhere ones."""
 _LARGEST_STAND_IN = 1 << 24
@@ -101,6 +102,8 @@ class WithoutWeights(TorchFunctionMode):
                 return out
             like = [w for w in weights if len(weights) == 1 or (id(w) in self.origin and w.numel() == out.numel())]
             return self._derived(out, like[0]) if like else out
+        if name in _CLAMPS and not args[0].is_meta:
+            return args[0]  # between limits that are stored, and so not known
         args, kwargs = tree_map(lambda leaf: self._stand_in(leaf, name), (args, kwargs))
         return func(*args, **kwargs)
 
