@@ -95,8 +95,8 @@ class _Search:
         if not may_pair(maps) or holds_a_stack(block):
             return
         key = ("dense", _kind(block))
-        if key not in self.known:
-            self.known[key] = look(block, maps)
+        if key not in self.known:  # attention is known by its code, which need not be run
+            self.known[key] = ([], None) if mixes_only(block) else look(block, maps)
         known, doubt = self.known[key]
         if doubt is not None:
             self.unplaced[path] = Unplaced(path, doubt)
