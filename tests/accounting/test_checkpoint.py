@@ -7,8 +7,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from positionwise.accounting import checkpoint, targets
-from positionwise.accounting.checkpoint import Entry
+from positionwise.accounting import checkpoint, stored, targets
+from positionwise.accounting.stored import Entry
 from positionwise.errors import AccountError
 from positionwise.transformer import TransformerForTranslation
 from shared import config as translation
@@ -98,7 +98,7 @@ def test_a_saved_model_and_the_model_of_its_configuration_agree(name, shard, tmp
     assert (tmp_path / "model.safetensors").is_file() == (shard == "5GB")
     target = targets.read(tmp_path)
     assert target.folder == tmp_path
-    found = checkpoint.headers(target.folder)
+    found = stored.headers(target.folder)
     assert sum(one.numbers for one in found.values()) == sum(held.numel() for held in distinct(model).values())
     assert checkpoint.differences(found, targets.build(target)) == ()
 
@@ -107,7 +107,7 @@ def test_our_own_model_agrees(tmp_path):
     TransformerForTranslation(translation()).save_pretrained(tmp_path)
     target = targets.read(tmp_path)
     assert target.model_class is TransformerForTranslation
-    assert checkpoint.differences(checkpoint.headers(tmp_path), targets.build(target)) == ()
+    assert checkpoint.differences(stored.headers(tmp_path), targets.build(target)) == ()
 
 
 def test_headers_are_those_of_the_library(tmp_path):
@@ -117,27 +117,27 @@ def test_headers_are_those_of_the_library(tmp_path):
         "c": torch.zeros((), dtype=torch.int64),
     }
     save_file(tensors, tmp_path / "other.safetensors", metadata={"format": "pt"})
-    assert checkpoint.headers(tmp_path) == {
+    assert stored.headers(tmp_path) == {
         "a": Entry("F32", (2, 3), "other.safetensors"),
         "b": Entry("BF16", (4,), "other.safetensors"),
         "c": Entry("I64", (), "other.safetensors"),
     }
     assert {name: tuple(held.shape) for name, held in load_file(tmp_path / "other.safetensors").items()} == {
-        name: one.shape for name, one in checkpoint.headers(tmp_path).items()
+        name: one.shape for name, one in stored.headers(tmp_path).items()
     }
 
 
 def test_a_folder_without_weights_has_no_headers(tmp_path):
-    assert checkpoint.headers(tmp_path) is None
+    assert stored.headers(tmp_path) is None
 
 
 def test_the_index_comes_before_model_safetensors_and_that_before_the_rest(write):
     for name in ("consolidated", "model"):
         folder = write({name: entry()}, 24, f"{name}.safetensors")
-    assert list(checkpoint.headers(folder)) == ["model"]
+    assert list(stored.headers(folder)) == ["model"]
     write({"shard": entry()}, 24, "model-00001-of-00001.safetensors")
-    (folder / checkpoint.INDEX).write_text('{"weight_map": {"shard": "model-00001-of-00001.safetensors"}}')
-    assert list(checkpoint.headers(folder)) == ["shard"]
+    (folder / stored.INDEX).write_text('{"weight_map": {"shard": "model-00001-of-00001.safetensors"}}')
+    assert list(stored.headers(folder)) == ["shard"]
 
 
 @pytest.mark.parametrize(
@@ -166,32 +166,32 @@ def test_the_index_comes_before_model_safetensors_and_that_before_the_rest(write
 )
 def test_a_damaged_file_is_one_line(write, header, data, length, said):
     with pytest.raises(AccountError, match=said) as caught:
-        checkpoint.headers(write(header, data, length=length))
+        stored.headers(write(header, data, length=length))
     assert "model.safetensors" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_header_above_the_librarys_limit_is_not_read(tmp_path):
     file = tmp_path / "model.safetensors"
-    length = checkpoint.LARGEST_HEADER + 1
+    length = stored.LARGEST_HEADER + 1
     file.write_bytes(length.to_bytes(8, "little"))
     with file.open("r+b") as opened:
         opened.truncate(8 + length)  # sparse
     with pytest.raises(AccountError, match="at most 100,000,000 bytes in .*; got 100,000,001"):
-        checkpoint.headers(tmp_path)
+        stored.headers(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
 def test_a_file_without_a_length(tmp_path, size):
     (tmp_path / "model.safetensors").write_bytes(bytes(size))
     with pytest.raises(AccountError, match=f"got a file of {size} bytes"):
-        checkpoint.headers(tmp_path)
+        stored.headers(tmp_path)
 
 
 def test_a_name_in_two_shards(write):
     write({"a": entry()}, 24, "one.safetensors")
     with pytest.raises(AccountError, match=r"expected a in one file; got it in one.safetensors and in two.safetensors"):
-        checkpoint.headers(write({"a": entry()}, 24, "two.safetensors"))
+        stored.headers(write({"a": entry()}, 24, "two.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_a_name_in_two_shards(write):
     ],
 )
 def test_a_damaged_index(tmp_path, index, said):
-    (tmp_path / checkpoint.INDEX).write_text(index)
+    (tmp_path / stored.INDEX).write_text(index)
     with pytest.raises(AccountError, match=said):
-        checkpoint.headers(tmp_path)
+        stored.headers(tmp_path)
 
 
 def test_extra_missing_and_other_shapes(built):

@@ -139,13 +139,13 @@ def _place(path: Path, batch: int | None, sequence: int | None) -> Account:
 
 def _target(target: Target, batch: int | None, sequence: int | None) -> Account:
     """A configuration's model, built without weights, and its folder's weights as a witness."""
-    from positionwise.accounting import checkpoint, targets
+    from positionwise.accounting import checkpoint, stored, targets
 
     if _is_own_config(target.config):
         counted = _configuration(cast(Any, target.config), target.name, batch, sequence)
         return replace(counted, notes=(*target.notes, *counted.notes))
     model = targets.build(target)
-    entries = None if target.folder is None else checkpoint.headers(target.folder)
+    entries = None if target.folder is None else stored.headers(target.folder)
     notes = target.notes + (() if entries is None else checkpoint.differences(entries, model))
     return account_of_module(model, target.name, _sizes(batch, sequence), notes, target.config)
 
