@@ -9,6 +9,7 @@ from torch import nn
 from positionwise.adapters.dense import Chain
 from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.mixtures import Experts
+from positionwise.adapters.names import is_learned
 from positionwise.adapters.running import is_norm
 from positionwise.adapters.sites import Mixture, Site
 from positionwise.feedforward import Network
@@ -41,18 +42,28 @@ def dense_site(path: str, block: nn.Module, chain: Chain, of: int, mixing: str |
     notes = [] if mixing is None else [mixing]
     if chain.normed:
         notes.append("a normalisation or learned scale between the maps, whose parameters are not counted here")
+    if chain.both:
+        notes.append("both branches of the gate are activated; the equation shows one function")
+    if own := sum(p.numel() for part in block.modules() if is_learned(part) for p in part.parameters()):
+        notes.append(f"the activation has parameters of its own ({own:,}), which are not counted here")
     if chain.evidence == "structure" and chain.is_gated and len(chain.first) == 1:
         notes.append("which half of the fused map is the gate is not proven: the block's code did not run by itself")
     return Site(
         path, block, chain.first[0].wide_in, chain.second.wide_in, chain.activation, chain.is_gated,
-        chain.gate_half, _gate(chain.is_gated, [entry.path for entry in chain.first], chain.gate_half, chain.evidence),
+        chain.gate_half, _gate(chain),
         chain.first[0].layout, tuple(components), tuple(parameters), chain.first, chain.second,
         (any(entry.has_bias for entry in chain.first), chain.second.has_bias), chain.normed, mixing is None, None,
         chain.evidence, tuple(notes),
     )  # fmt: skip
 
 
-def _gate(is_gated: bool, first: list[str], half: str | None, evidence: str) -> str | None:
+def _gate(chain: Chain) -> str | None:
+    if chain.both and len(chain.first) == 2:
+        return f"separate: {chain.first[0].path} and {chain.first[1].path}, both activated"
+    return _gate_of(chain.is_gated, [entry.path for entry in chain.first], chain.gate_half, chain.evidence)
+
+
+def _gate_of(is_gated: bool, first: list[str], half: str | None, evidence: str) -> str | None:
     """In words: which of the maps that read the input is activated."""
     if not is_gated:
         return None
@@ -155,7 +166,7 @@ def tensor_mixture(path: str, block: nn.Module, found: Experts, shared: list[Sit
     mixture = Mixture(e_out, found.top_k, sum(row.parameters for row in rows), sum(one))
     draft = Site(
         path, block, d, f, found.activation, found.is_gated, found.gate_half,
-        _gate(found.is_gated, list(found.first), found.gate_half, "numbers"), _stack_layout(named, found), (), (),
+        _gate_of(found.is_gated, list(found.first), found.gate_half, "numbers"), _stack_layout(named, found), (), (),
         biases=(bool(into), bool(out)), mixture=mixture,
     )  # fmt: skip
     return _mixed(draft, (found.router, found.choices), {*found.first, found.second, *into, *out}, rows, shared)

@@ -34,6 +34,10 @@ class Chain:
     evidence: str
     normed: bool = False
     """Whether a normalisation or a learned scale of the hidden units stands between the maps."""
+    both: bool = False
+    """Whether both branches of the gate are activated."""
+    gates: bool = False
+    """Whether what the second map gives passes through another function before it leaves the block."""
 
     @property
     def maps(self) -> tuple[Map, ...]:
@@ -120,8 +124,17 @@ def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
         chain = None if second.depthwise else _chain(block, second, product, seen[:index])
         if chain is not None:
             hidden = second.wide_in
-            found.append(replace(chain, normed=hidden in record.normed and hidden != chain.first[0].wide_in))
+            normed = hidden in record.normed and hidden != chain.first[0].wide_in
+            found.append(replace(chain, normed=normed, gates=_gates(product, record)))
     return found
+
+
+def _gates(second: Product, record: Record) -> bool:
+    out = record.output
+    if out is None or out.shape != second.gave.shape:
+        return False
+    after = link([second.gave], out)
+    return after is not None and not after.is_linear
 
 
 def _joined(maps: list[Map], record: Record) -> dict[Map, Product]:
@@ -181,7 +194,7 @@ def _link(gave: list[Tensor], read: Tensor) -> Link | None:
 def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: Map, between: Link) -> Chain:
     learned = any(name in LEARNED for name, _ in held(block))  # its numbers are not known where weights are not
     name = name_of(between, block) or (_only_held(block) if learned else None) or UNKNOWN
-    return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers")
+    return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers", both=between.both)
 
 
 def _only_held(block: nn.Module, maps: tuple[Map, ...] = ()) -> str | None:

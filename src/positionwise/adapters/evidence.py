@@ -30,6 +30,8 @@ class Link:
     """Which of two maps is activated."""
     offset: float = 0.0
     """What is added to the linear branch."""
+    both: bool = False
+    """Whether the other branch is a function too, and not linear."""
     limit: float | None = None
     """At which the linear branch is clamped."""
 
@@ -109,7 +111,7 @@ def _gated(first: Tensor, second: Tensor, read: Tensor, halves: tuple[str | None
     if not _explains(points, values, activated, found):
         return None
     bilinear = not any(bends)
-    return Link(z, g, True, None if bilinear else halves[activated], activated, offset, limit)
+    return Link(z, g, True, None if bilinear else halves[activated], activated, offset, limit=limit)
 
 
 def _two_functions(points: Tensor, values: Tensor, halves: tuple[str | None, str | None]) -> Link | None:
@@ -124,11 +126,12 @@ def _two_functions(points: Tensor, values: Tensor, halves: tuple[str | None, str
         return None
     bent = [_bend(first, table[:, column]), _bend(second, table[row])]
     activated = int(bent[1] > bent[0])
-    half = halves[activated] if max(bent) > 3 * min(bent) else None  # else both are activated
+    both = max(bent) < 3 * min(bent)
+    half = None if both else halves[activated]
     z, other = (first, second) if activated == 0 else (second, first)
     place = int(other.abs().argmin())
     g = (table[:, place] if activated == 0 else table[place]) / other[place]  # the other is nearly its argument there
-    return Link(z, g, True, half, activated)
+    return Link(z, g, True, half, activated, both=both)
 
 
 def _bend(z: Tensor, u: Tensor) -> float:

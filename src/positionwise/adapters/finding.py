@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -15,9 +15,11 @@ from positionwise.adapters.judging import (
     Above,
     holds_a_stack,
     is_convolutional,
+    looks_like_one,
     mixes_only,
     mixes_positions,
     not_a_network,
+    own_words,
 )
 from positionwise.adapters.maps import linear_map
 from positionwise.adapters.mixtures import Experts, chosen_of_list, experts_of, holds_expert_tensors
@@ -92,9 +94,13 @@ class _Search:
 
     def _dense(self, block: nn.Module, path: str, above: Above) -> None:
         maps = [entry for entry in own_maps(block) if not self._inside_site(path, entry.path)]
-        if not may_pair(maps) or holds_a_stack(block):
+        if not may_pair(maps):
             return
-        key = ("dense", _kind(block))
+        if holds_a_stack(block):
+            if looks_like_one(block, maps):
+                self.unplaced[path] = Unplaced(path, "maps that fit stand beside whole stacks of layers: a head?")
+            return
+        key = ("dense", _kind(block, path))
         if key not in self.known:  # attention is known by its code, which need not be run
             self.known[key] = ([], None) if mixes_only(block) else look(block, maps)
         known, doubt = self.known[key]
@@ -135,7 +141,7 @@ class _Search:
                 continue  # nothing gives one number for each of them
             if len(experts) < max(2, len(parts)) or len({site.components for site in experts}) > 1:
                 continue
-            key = ("list", _kind(block))
+            key = ("list", _kind(block, path))
             if key not in self.known:
                 self.known[key] = chosen_of_list(block, list(parts.values()), experts[0].d_model, self._taken(path))
             if self.known[key] is not None:
@@ -167,7 +173,7 @@ class _Search:
                 continue
             if below.count(".") > 1 or isinstance(block, nn.ModuleList):
                 continue
-            key = ("experts", _kind(block), below)
+            key = ("experts", _kind(block, path), below)
             if key not in self.known:
                 self.known[key] = experts_of(block, holder, self._taken(path))
             if self.known[key] is not None:
@@ -229,17 +235,31 @@ def _key(site: Site, sites: dict[str, Site]) -> str:
     return site.path if site.path not in sites else f"{site.path}#{site.second.path if site.second else len(sites)}"
 
 
-def _kind(block: nn.Module) -> Any:
-    """What two blocks of one kind share: classes, names and shapes of all parts, and what they hold that is no number.
+def _kind(block: nn.Module, path: str) -> Any:
+    """What two blocks of one kind share: classes, names and shapes of all parts, and what else they hold.
 
-    Whole numbers are left out, since layers know their own index; flags, words, rates and functions count.
+    A layer's own index is no difference between layers whose code does not read it. An object is the same only as
+    itself, a configuration that layers share for instance.
     """
+    places = {int(part) for part in path.split(".") if part.isdigit()}
     parts = []
     for name, part in block.named_modules():
-        plain = (
-            (key, value if isinstance(value, bool | str | float) else id(value))
-            for key, value in part.__dict__.items()
-            if isinstance(value, bool | str | float) or isinstance(value, FunctionType | BuiltinFunctionType)
-        )
-        parts.append((name, type(part), tuple(plain)))
+        read = own_words(part)
+        held = ((key, value) for key, value in part.__dict__.items() if key not in _OF_EVERY_MODULE)
+        said = tuple((key, _said(key, value, set() if key in read else places)) for key, value in held)
+        parts.append((name, type(part), said))
     return tuple(parts), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+
+
+_OF_EVERY_MODULE = set(nn.Module().__dict__)
+_INDEX = re.compile(r"idx|index|layer|block|depth|number|_id$")
+
+
+def _said(key: str, value: Any, places: set[int]) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and value in places and _INDEX.search(key):
+        return "its index"
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, list | tuple | set | dict):
+        return repr(value)[:2000]
+    return id(value)

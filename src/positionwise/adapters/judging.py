@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
+from itertools import combinations
+from types import FunctionType
+from typing import Any
 
 from torch import nn
 
 from positionwise.adapters.dense import Chain
-from positionwise.adapters.maps import linear_map
+from positionwise.adapters.maps import Map, linear_map
 from positionwise.adapters.names import UNKNOWN, held
 from positionwise.adapters.running import is_norm
 
@@ -29,6 +33,10 @@ def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, abo
         return f"its output is not as wide as its input ({text}): a projection or a head"
     if "nn.Conv" in first.layout and _convolutional(chain, block, above):
         return f"a convolutional block ({text})"
+    if chain.gates:
+        return f"its output passes through another function: a gate ({text})"
+    if above and _is_attention(above[-1][1], first.wide_in):
+        return f"a part of attention ({text})"
     if chain.activation == UNKNOWN and 8 * second.wide_in <= first.wide_in:
         return f"a narrow bottleneck, and what stands in it is not known ({text})"
     if above and is_norm(above[-1][1]):
@@ -36,6 +44,19 @@ def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, abo
     if path and not _in_a_layer(path, block, chain, above):
         return f"it stands outside of the layers ({text})"
     return None
+
+
+def _is_attention(module: nn.Module, width: int) -> bool:
+    """Whether a module's own code attends, and it is no layer with attention written into it: those have a norm."""
+    if not _ATTENDS & own_words(module):
+        return False
+    return width not in [p.numel() for part in module.children() if is_norm(part) for p in part.parameters()]
+
+
+def looks_like_one(block: nn.Module, maps: list[Map]) -> bool:
+    """Whether maps of a module that holds whole stacks might be a network: they fit, and an activation is about."""
+    fits = any(one.wide_in == two.wide_out and one.wide_out == two.wide_in for one, two in combinations(maps, 2))
+    return fits and bool(_ACTIVATES & own_words(block) or any(True for _ in held(block, deep=False)))
 
 
 def _convolutional(chain: Chain, block: nn.Module, above: Above) -> bool:
@@ -72,8 +93,20 @@ def _mixes(part: nn.Module) -> bool:
 
 def _words(part: nn.Module) -> set[str]:
     """Names that the code of a part, and of the parts in it, speaks of."""
-    codes = [getattr(inspect.unwrap(type(inner).forward), "__code__", None) for inner in part.modules()]
-    return {name for code in codes if code is not None for name in code.co_names}
+    return {name for inner in part.modules() for name in own_words(inner)}
+
+
+def own_words(module: nn.Module) -> frozenset[str]:
+    """The same of a module's own forward alone; nothing where it is no Python, such as a scripted module's."""
+    kind: Any = type(module)
+    return _words_of(kind)
+
+
+@cache
+def _words_of(kind: Any) -> frozenset[str]:
+    forward = getattr(kind, "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None) if isinstance(forward, FunctionType) else None
+    return frozenset(() if code is None else code.co_names)
 
 
 def holds_a_stack(block: nn.Module) -> bool:

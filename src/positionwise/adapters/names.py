@@ -65,6 +65,11 @@ def _name_by_values(activation: Any) -> str | None:
     return next((name for name, function in (*tables, *_FURTHER.items()) if _fits(function, z, values.double())), None)
 
 
+def is_learned(part: nn.Module) -> bool:
+    """Whether a module is an activation that is known and has parameters of its own."""
+    return bool(part._parameters) and not part._modules and own_name(part) is not None
+
+
 def held(module: nn.Module, deep: bool = True) -> Iterator[tuple[str, Any]]:
     """(name, function) of the activations that a block holds itself or, deep, in its parts."""
     for part in module.modules() if deep else (module,):

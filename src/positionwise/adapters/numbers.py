@@ -53,6 +53,8 @@ class Record:
     """What a run saw."""
 
     products: list[Product] = field(default_factory=list)
+    output: Tensor | None = None
+    """What the block gave, channels last, one row for each position; None where that is no tensor."""
     normed: set[int] = field(default_factory=set)
     """Widths of the normalisations and learned scales that were passed by."""
     outputs: list[Tensor] = field(default_factory=list)

@@ -135,7 +135,10 @@ def _run(
         copy = _skeleton(block, record, {name: _Passed(returns) for name in by}, twins)
         mode = WithoutWeights({id(twin): original for original, twin in twins.items()}, record, drawn, shaken)
         with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]), torch.no_grad(), mode:
-            copy(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
+            output = copy(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
+            output = output[0] if isinstance(output, tuple) and output else output
+            if isinstance(output, Tensor) and not output.is_meta:
+                record.output = output.reshape(-1, output.shape[-1])
     except BaseException as error:  # whatever the code raises on numbers it did not expect: not a way of calling it
         if isinstance(error, Exception | SystemExit) or type(error).__module__.startswith("transformers"):
             return None  # transformers' error for a missing package is no Exception
@@ -188,7 +191,7 @@ def _twin(tensor: Tensor) -> Tensor:
 
 
 def _prepare(part: nn.Module, record: Record) -> None:
-    original = getattr(type(part).forward, "__wrapped__", None)
+    original = getattr(getattr(type(part), "forward", None), "__wrapped__", None)
     if is_norm(part):
         part.forward = _pass_norm(record, [p.numel() for p in part.parameters()])
     elif original is not None and any(w is not None and w.dim() == 3 for w in part._parameters.values()):
