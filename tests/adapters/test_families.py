@@ -179,3 +179,57 @@ def test_a_parametrised_weight_is_not_asked_for():
     before = copy.deepcopy(block.state_dict())
     assert account(block.train()).feed_forward.instances == 1
     assert all(torch.equal(value, before[name]) for name, value in block.state_dict().items())
+
+
+class Told(nn.Module):
+    """One class, told what to do by an integer, a dictionary, an object or its own place."""
+
+    def __init__(self, how, kind):
+        super().__init__()
+        self.how, self.swap, self.options, self.layer_idx = how, kind, {"gelu": kind}, kind
+        self.config = type("Config", (), {"gelu": kind})()
+        self.inner, self.outer = nn.Linear(16, 48), nn.Linear(48, 16)
+
+    def forward(self, x):
+        told = {"integer": self.swap, "dictionary": self.options["gelu"], "object": self.config.gelu}
+        z = self.inner(x)
+        return self.outer(F.gelu(z) if told.get(self.how, self.layer_idx) else F.relu(z))
+
+
+@pytest.mark.parametrize("how", ["integer", "dictionary", "object", "place"])
+def test_layers_of_one_class_that_are_told_otherwise_are_each_looked_at(how):
+    found = find(nn.ModuleList([Told(how, kind) for kind in (0, 1)]))
+    assert [site.activation for site in found] == ["relu", "gelu"]
+
+
+class Other(nn.Module):
+    """Two maps that fit, in a layer with a network: a gate on the input, or the queries of attention."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.norm, self.mlp = kind, nn.LayerNorm(16), Scaled(nn.Identity())
+        self.small = nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 16), nn.Sigmoid())
+        self.attention = Queries()
+
+    def forward(self, x):
+        x = x * self.small(x) if self.kind == "gate" else x + self.attention(x)
+        return x + self.mlp(self.norm(x))
+
+
+class Queries(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        self.value = nn.Linear(16, 16)
+
+    def forward(self, x):
+        query = self.query(x)
+        return F.scaled_dot_product_attention(query, query, self.value(x))
+
+
+def test_gates_and_attentions_own_perceptrons_are_said_and_not_counted():
+    found = find(nn.ModuleList([Other("gate"), Other("attention")]))
+    assert [site.path for site in found] == ["0.mlp", "1.mlp"]
+    reasons = {entry.path: entry.reason for entry in found.unplaced}
+    assert "a gate" in reasons["0.small"]
+    assert "a part of attention" in reasons["0.attention.query"]

@@ -42,6 +42,8 @@ def dense_site(path: str, block: nn.Module, chain: Chain, of: int, mixing: str |
     notes = [] if mixing is None else [mixing]
     if chain.normed:
         notes.append("a normalisation or learned scale between the maps, whose parameters are not counted here")
+    if chain.scaled:
+        notes.append("parameters of the block multiply numbers in it: its function is shown as if they were ones")
     if chain.both:
         notes.append("both branches of the gate are activated; the equation shows one function")
     if own := sum(p.numel() for part in block.modules() if is_learned(part) for p in part.parameters()):
@@ -231,7 +233,7 @@ def _mixed(draft: Site, routes: tuple[str, int], experts: set[str], rows: list[C
     further = {n: p for n, p in rest.items() if n not in routing}
     components = [_router(routing, choices, d), *rows]
     counted = {*experts, *routing}
-    if all(p.numel() == d for p in further.values()):  # else the block is a layer with attention and more in it
+    if all(p.numel() in (d, 1) for p in further.values()):  # else the block is a layer with attention and more in it
         components += [*_shared(shared), *(_further(p, d) for p in further.values())]
         counted = set(named) - norms
     parameters = tuple((n, p) for n, p in named.items() if n in counted)
@@ -255,6 +257,8 @@ def _shared(shared: list[Site]) -> list[Component]:
 
 def _further(parameter: nn.Parameter, d: int) -> Component:
     """A vector beside the experts: added to the output, or the map to the number that scales the shared experts."""
+    if parameter.numel() == 1 < d:
+        return Component("Shared-expert gate's bias", "1", 1)
     if parameter.dim() == 1:
         return Component("Output bias", f"{d:,}", d)
     return Component("Shared-expert gate", f"{d:,} × 1", d)

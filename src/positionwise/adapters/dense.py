@@ -34,6 +34,8 @@ class Chain:
     evidence: str
     normed: bool = False
     """Whether a normalisation or a learned scale of the hidden units stands between the maps."""
+    scaled: bool = False
+    """Whether parameters of the block, which are taken as ones, multiply its numbers."""
     both: bool = False
     """Whether both branches of the gate are activated."""
     gates: bool = False
@@ -65,8 +67,8 @@ def own_maps(block: nn.Module) -> list[Map]:
                 continue  # its other maps are parameters of its own
             elif (adapted := _with_low_rank(wrapped, path, part)) is not None:
                 found.append(adapted)
-            elif len({(entry.wide_in, entry.wide_out) for entry in wrapped}) == 1 and len(wrapped) <= 2:
-                found += wrapped
+            elif len({(entry.wide_in, entry.wide_out) for entry in wrapped}) == 1:
+                found += wrapped if len(wrapped) <= (1 if isinstance(part, nn.Sequential) else 2) else []
     return found
 
 
@@ -125,7 +127,8 @@ def _proven(block: nn.Module, maps: list[Map], record: Record) -> list[Chain]:
         if chain is not None:
             hidden = second.wide_in
             normed = hidden in record.normed and hidden != chain.first[0].wide_in
-            found.append(replace(chain, normed=normed, gates=_gates(product, record)))
+            gates = _gates(product, record)
+            found.append(replace(chain, normed=normed, gates=gates, scaled=record.scaled))
     return found
 
 

@@ -135,18 +135,29 @@ class _Search:
             where = f"{path}.{name}" if path else name
             if not isinstance(part, nn.ModuleList | nn.ModuleDict):
                 continue
-            parts = {f"{where}.{key}": one for key, one in part.named_children() if any(True for _ in one.parameters())}
-            experts = [self.sites[place] for place in parts if place in self.sites]
+            parts = [
+                (f"{where}.{key}", one) for key, one in part.named_children() if any(True for _ in one.parameters())
+            ]
             if not any(len(parts) in p.shape for p in block.parameters()):
                 continue  # nothing gives one number for each of them
+            experts = [site for place, one in parts if (site := self._only_network(place, one)) is not None]
             if len(experts) < max(2, len(parts)) or len({site.components for site in experts}) > 1:
                 continue
             key = ("list", _kind(block, path))
             if key not in self.known:
-                self.known[key] = chosen_of_list(block, list(parts.values()), experts[0].d_model, self._taken(path))
+                self.known[key] = chosen_of_list(block, experts, self._taken(path))
             if self.known[key] is not None:
                 shared = self._beside(path, where)
                 self._merge(building.listed_mixture(path, block, self.known[key], experts, shared))
+
+    def _only_network(self, place: str, part: nn.Module) -> Site | None:
+        """The network that a part of a list is, itself or in what it wraps, with nothing but vectors beside."""
+        inside = [site for path, site in self.sites.items() if path == place or path.startswith(f"{place}.")]
+        if len(inside) != 1:
+            return None
+        own = {id(parameter) for _, parameter in inside[0].parameters}
+        alone = all(p.numel() == max(p.shape, default=1) for p in part.parameters() if id(p) not in own)
+        return inside[0] if alone else None
 
     def _taken(self, path: str) -> set[int]:
         """Ids of the parameters of all networks in a block."""

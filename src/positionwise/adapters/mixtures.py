@@ -15,6 +15,7 @@ from positionwise.adapters.maps import linear_map
 from positionwise.adapters.names import UNKNOWN, name_of
 from positionwise.adapters.numbers import TOKENS, Record
 from positionwise.adapters.running import asks_for_one, is_norm, run, run_experts
+from positionwise.adapters.sites import Site
 
 
 @dataclass(frozen=True)
@@ -203,19 +204,20 @@ def _between(
     return None
 
 
-def chosen_of_list(
-    block: nn.Module, networks: list[nn.Module], width: int, taken: set[int]
-) -> tuple[str, int | None] | None:
-    """(name of the router's weight, experts that one token meets) where a block chooses among networks of a list."""
+def chosen_of_list(block: nn.Module, experts: list[Site], taken: set[int]) -> tuple[str, int | None] | None:
+    """(name of the router's weight, experts that one token meets) where a block chooses among networks of a list.
+
+    The router comes before them; a head of as many classes as a stack has layers comes after.
+    """
     names = {id(parameter): name for name, parameter in block.named_parameters() if id(parameter) not in taken}
-    inside = {id(p) for network in networks for p in network.parameters()}
-    firsts = {id(next(iter(network.parameters()))) for network in networks}
+    firsts = {id(site.first[0].weight) for site in experts if site.first}
+    width = experts[0].d_model
     for record in run(block, width):
-        reads = [p.read for p in record.products if p.weight in firsts and p.read.shape[-1] == width]
-        for product in record.products:
-            routes = product.weight in names and product.weight not in inside
-            if routes and product.gave.shape[-1] == len(networks) and reads:
-                top_k = _chosen(record, len(networks)) or _met(torch.cat(reads), said_top_k(block))
+        calls = [index for index, product in enumerate(record.products) if product.weight in firsts]
+        reads = [record.products[index].read for index in calls]
+        for product in record.products[: calls[0]] if calls else ():
+            if product.weight in names and product.gave.shape[-1] == len(experts):
+                top_k = _chosen(record, len(experts)) or _met(torch.cat(reads), said_top_k(block))
                 return names[product.weight or 0], top_k
     return None
 

@@ -55,6 +55,8 @@ class Record:
     products: list[Product] = field(default_factory=list)
     output: Tensor | None = None
     """What the block gave, channels last, one row for each position; None where that is no tensor."""
+    scaled: bool = False
+    """Whether weights were taken as ones, outside of products and normalisations."""
     normed: set[int] = field(default_factory=set)
     """Widths of the normalisations and learned scales that were passed by."""
     outputs: list[Tensor] = field(default_factory=list)
@@ -106,6 +108,7 @@ class WithoutWeights(TorchFunctionMode):
             return self._derived(out, like[0]) if like else out
         if name in _CLAMPS and not args[0].is_meta:
             return args[0]  # between limits that are stored, and so not known
+        self.record.scaled |= name not in _NEUTRAL
         args, kwargs = tree_map(lambda leaf: self._stand_in(leaf, name), (args, kwargs))
         return func(*args, **kwargs)
 
