@@ -233,3 +233,48 @@ def test_gates_and_attentions_own_perceptrons_are_said_and_not_counted():
     reasons = {entry.path: entry.reason for entry in found.unplaced}
     assert "a gate" in reasons["0.small"]
     assert "a part of attention" in reasons["0.attention.query"]
+
+
+class Listed(nn.Module):
+    """Experts in a list, each behind a norm and a wrapper, of which a router chooses two."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(
+            nn.ModuleDict({"norm": nn.LayerNorm(16), "net": Scaled(nn.Identity())}) for _ in range(6)
+        )
+        self.router = nn.Linear(16, 6, bias=False)
+
+    def forward(self, x):
+        flat = x.reshape(-1, 16)
+        chosen = self.router(flat).topk(2, -1).indices
+        out = torch.zeros_like(flat)
+        for index, expert in enumerate(self.experts):
+            rows = (chosen == index).any(-1).nonzero()[:, 0]
+            out[rows] += expert["net"](expert["norm"](flat[rows]))
+        return out.view(x.shape)
+
+
+def test_experts_of_a_list_are_a_mixture_whatever_they_are_wrapped_in():
+    (site,) = find(Listed())
+    assert (site.mixture.experts, site.mixture.top_k) == (6, 2)
+    assert site.per_instance == 6 * network(16, 48) + 96
+
+
+class Stack(nn.Module):
+    """As many layers as its head has classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Scaled(nn.Identity()) for _ in range(4))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+def test_a_stack_with_as_many_classes_as_layers_is_no_mixture():
+    found = find(Stack())
+    assert [(site.path, site.mixture) for site in found] == [(f"layers.{i}", None) for i in range(4)]
