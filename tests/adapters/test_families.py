@@ -278,3 +278,26 @@ class Stack(nn.Module):
 def test_a_stack_with_as_many_classes_as_layers_is_no_mixture():
     found = find(Stack())
     assert [(site.path, site.mixture) for site in found] == [(f"layers.{i}", None) for i in range(4)]
+
+
+class Shared(Listed):
+    """A mixture with a network for every token beside the chosen ones, all in one forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = Scaled(nn.Identity())
+
+    def forward(self, x):
+        flat = x.reshape(-1, 16)
+        weights, chosen = F.softmax(self.router(flat), -1).topk(2, -1)
+        out = torch.zeros_like(flat)
+        for index, expert in enumerate(self.experts):
+            rows, place = (chosen == index).nonzero(as_tuple=True)
+            out[rows] += weights[rows, place, None] * expert["net"](expert["norm"](flat[rows]))
+        return out.view(x.shape) + self.shared(x)
+
+
+def test_a_shared_expert_beside_a_softmax_is_no_part_of_attention():
+    (site,) = find(Shared())
+    assert [part.name for part in site.components] == ["Router", "Experts", "Shared expert(s)"]
+    assert site.per_instance == 7 * network(16, 48) + 96

@@ -18,6 +18,7 @@ from positionwise.adapters.running import is_norm
 Above = tuple[tuple[str, nn.Module], ...]
 """(path, module) of everything that holds a block, from the model down."""
 _ATTENDS = {"softmax", "scaled_dot_product_attention", "get_interface", "matmul"}
+_CHOOSES = {"topk", "argmax", "one_hot", "index_add_", "index_add", "scatter", "scatter_"}
 _ACTIVATES = {"silu", "gelu", "relu", "tanh", "sigmoid", "glu", "leaky_relu", "elu", "hardswish", "mish", "softplus"}
 
 
@@ -47,8 +48,9 @@ def not_a_network(chain: Chain, both: set[str], path: str, block: nn.Module, abo
 
 
 def _is_attention(module: nn.Module, width: int) -> bool:
-    """Whether a module's own code attends, and it is no layer with attention written into it: those have a norm."""
-    if not _ATTENDS & own_words(module):
+    """Whether a module's own code attends: it does not choose among experts, and it is no layer, which has a norm."""
+    words = own_words(module)
+    if not _ATTENDS & words or _CHOOSES & words:
         return False
     return width not in [p.numel() for part in module.children() if is_norm(part) for p in part.parameters()]
 
