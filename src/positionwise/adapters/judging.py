@@ -74,6 +74,8 @@ def _in_a_layer(path: str, block: nn.Module, chain: Chain, above: Above) -> bool
         return True
     inside = {id(entry.module) for entry in chain.maps}
     parent = above[-1][1]
+    if _CHOOSES & own_words(parent):
+        return True  # beside experts
     around = [*block.children(), *parent.children()]
     if any(_mixes(part) for part in around if id(part) not in inside and part is not block):
         return True
