@@ -47,9 +47,11 @@ def test_options_of_families(name, options, networks, instances, applications):
 
 def test_every_shared_block_is_proven():
     with quietly():
-        groups = account(transformers.Zamba2Config(num_mem_blocks=2)).feed_forward.groups
+        kinds = [*["mamba"] * 3, "hybrid"] * 2 + ["hybrid"]
+        config = transformers.Zamba2Config(num_mem_blocks=2, num_hidden_layers=9, layers_block_type=kinds)
+        groups = account(config).feed_forward.groups
     assert {(group.gate_half, group.evidence) for group in groups} == {("first", "numbers")}
-    assert sum(group.applications for group in groups) == 9
+    assert (sum(group.applications for group in groups), sum(group.instances for group in groups)) == (3, 2)
 
 
 @pytest.mark.parametrize("experts", [1, 8])

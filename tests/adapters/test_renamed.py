@@ -29,7 +29,10 @@ MODELS = {
     "ModernBertForMaskedLM": {"num_hidden_layers": 4},
     "SegformerForSemanticSegmentation": {},
     "AlbertForMaskedLM": {},
-    "Zamba2ForCausalLM": {},
+    "Zamba2ForCausalLM": {
+        "num_hidden_layers": 13,
+        "layers_block_type": [*["mamba"] * 6, "hybrid", *["mamba"] * 5, "hybrid"],
+    },
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 
