@@ -303,3 +303,26 @@ def test_a_shared_expert_beside_a_softmax_is_no_part_of_attention():
     (site,) = find(Shared())
     assert [part.name for part in site.components] == ["Router", "Experts", "Shared expert(s)"]
     assert site.per_instance == 7 * network(16, 48) + 96
+
+
+def test_the_equation_of_a_clamped_gate_is_no_plain_product():
+    sizes = {"intermediate_size": 48, "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
+    with quietly():
+        (group,) = account(transformers.GptOssConfig(**SMALL, **sizes)).feed_forward.groups
+    assert r"\operatorname{clamped swiglu}(W_1 x + b_1,\, V x + c)" in group.equation
+    assert r"\odot" not in group.equation
+
+
+class Shifted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(16, 48), nn.Linear(16, 48), nn.Linear(48, 16)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * (1 + self.up(x)))
+
+
+def test_what_is_added_to_the_linear_branch_is_in_the_equation():
+    (group,) = account(Shifted()).feed_forward.groups
+    assert group.activation == "silu, up + 1"
+    assert r"\mathrm{SiLU}(W_1 x + b_1) \odot \left(V x + c + 1\right)" in group.equation

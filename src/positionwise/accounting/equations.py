@@ -22,14 +22,15 @@ def equation(site: Site) -> str:
 
 
 def _hidden(site: Site) -> str:
-    """What enters the second map."""
+    """What enters the second map: f(z), f(z) ⊙ v, or, where a clamp reaches both branches, f(z, v)."""
     bias, gate_bias = (" + b_1", " + c") if site.biases[0] else ("", "")
-    row = ACTIVATIONS.get(_LIKE.get(site.activation, site.activation))
-    z = "W_1 x" + bias
+    name, _, offset = site.activation.partition(", up")
+    z, v = "W_1 x" + bias, "V x" + gate_bias + offset
+    if name.startswith("clamped"):
+        return rf"\operatorname{{{name.partition(':')[0]}}}({z},\, {v})"
+    row = ACTIVATIONS.get(_LIKE.get(name, name))
     if row is not None:
         hidden = row.equation.replace("{z}", z)
     else:
-        hidden = r"\operatorname{" + site.activation.split(":")[0].replace("_", r"\_") + "}(" + z + ")"
-    if not site.is_gated:
-        return hidden
-    return hidden + r" \odot \left(V x" + gate_bias + r"\right)"
+        hidden = r"\operatorname{" + name.replace("_", r"\_") + "}(" + z + ")"
+    return hidden + rf" \odot \left({v}\right)" if site.is_gated else hidden

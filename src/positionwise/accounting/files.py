@@ -106,11 +106,12 @@ def check_experts(config: Any, place: str) -> None:
 
 def misspelled(data: Mapping[str, Any], config: Any) -> tuple[str, ...]:
     """Notes on fields that the configuration does not know and that are near to one it takes from its defaults."""
-    known = [name for name in vars(config) if not name.startswith("_")]
+    known = {*getattr(type(config), "__dataclass_fields__", ()), *type(config).attribute_map}
+    absent = sorted(known - set(data))
     notes = []
-    for name in data:
-        near = difflib.get_close_matches(name, [other for other in known if other not in data], n=1, cutoff=0.88)
-        if near and not hasattr(type(config)(), name):
+    for name in data if known else ():
+        near = [] if name in known else difflib.get_close_matches(name, absent, n=1, cutoff=0.88)
+        if near:
             notes.append(f"{name} is no field of {type(config).__name__} (did you mean {near[0]}?): it is ignored.")
     return tuple(notes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -190,10 +190,8 @@ def _active(groups: list[Group], total: int) -> int | None:
 
 def _collapsed(found: Found) -> tuple[str, ...]:
     """What could not be placed, the same in several places of a stack once."""
-    lines: dict[str, int] = defaultdict(int)
-    for entry in found.unplaced:
-        lines[f"{pattern(entry.path) or 'the module itself'}: {entry.reason}"] += 1
-    return tuple(lines)
+    lines = (f"{pattern(entry.path) or 'the module itself'}: {entry.reason}" for entry in found.unplaced)
+    return tuple(dict.fromkeys(lines))
 
 
 def compare(closed: dict[str, int], counted: dict[str, int]) -> None:

@@ -10,14 +10,12 @@ from torch import Tensor, nn
 
 from positionwise.adapters.evidence import Link, link
 from positionwise.adapters.maps import Map, linear_map
-from positionwise.adapters.names import UNKNOWN, held, name_of
+from positionwise.adapters.names import UNKNOWN, held, is_learned, name_of
 from positionwise.adapters.numbers import TOKENS, Product, Record
 from positionwise.adapters.running import run
 
 MOST_WIDTHS = 8
 """How many widths a block's input is tried with: its maps' own, then those of its other parts."""
-LEARNED = {"prelu", "xielu"}
-"""Activations with parameters of their own."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def _link(gave: list[Tensor], read: Tensor) -> Link | None:
 
 
 def _named(block: nn.Module, first: tuple[Map, ...], inner: Map | None, second: Map, between: Link) -> Chain:
-    learned = any(name in LEARNED for name, _ in held(block))  # its numbers are not known where weights are not
+    learned = any(is_learned(part) for part in block.modules())  # its numbers are not known where weights are not
     name = name_of(between, block) or (_only_held(block) if learned else None) or UNKNOWN
     return Chain(first, inner, second, name, between.is_gated, between.gate_half, "numbers", both=between.both)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from positionwise.activations import ACTIVATIONS
-from positionwise.adapters.evidence import NEAR, Link
+from positionwise.adapters.evidence import NEAR, TOLERANCE, Link
 
 UNKNOWN = "an elementwise function without a known name"
 
@@ -117,7 +117,11 @@ def _fits(function: Any, z: Tensor, g: Tensor) -> bool:
             values = function(z.clone())
     except Exception:  # a function that does not take a plain vector is not the one
         return False
-    return isinstance(values, Tensor) and values.shape == g.shape and torch.allclose(values.double(), g, 2e-5, 2e-5)
+    return (
+        isinstance(values, Tensor)
+        and values.shape == g.shape
+        and torch.allclose(values.double(), g, TOLERANCE, TOLERANCE)
+    )
 
 
 def _with_offset(name: str, link: Link) -> str:

@@ -59,21 +59,13 @@ class Site:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        kind = (
-            "mixture of "
-            + ("?" if self.mixture.top_k is None else str(self.mixture.top_k))
-            + f" of {self.mixture.experts}, "
-            if self.mixture
-            else ""
-        )
+        mixture = self.mixture
+        kind = "" if mixture is None else f"{mixture.top_k or '?'} of {mixture.experts} experts, "
         gate = ", gated" if self.is_gated else ""
-        biases = {(True, True): "biases", (True, False): "bias in", (False, True): "bias out"}.get(
-            self.biases, "no biases"
-        )
+        there = " and ".join(side for side, has in zip(("in", "out"), self.biases, strict=True) if has)
+        what = f"{kind}{self.activation}{gate}, {'biases ' + there if there else 'no biases'}"
         where = self.path or type(self.module).__name__
-        return (
-            f"{where}: {self.d_model:,} → {self.d_ff:,}, {kind}{self.activation}{gate}, {biases}, {self.per_instance:,}"
-        )
+        return f"{where}: {self.d_model:,} → {self.d_ff:,}, {what}, {self.per_instance:,}"
 
     @property
     def maps(self) -> tuple[Map, ...]:
